@@ -1,0 +1,61 @@
+/**
+ * An agent: a thread's work as a `step()` that does a bounded amount and says how much it did (after Agrona's
+ * `doWork`). The loop here drives one; a simulation calls `step()` itself, on one thread, from a seed.
+ * Also the two ways to wake somebody, used by every thread.
+ *
+ * A1  A sleeper stores ASLEEP, then looks for work once more, then waits; a waker makes work visible, then looks at
+ *     ASLEEP. So either the sleeper sees the work or the waker sees the sleeper: no wake-up is lost.
+ * A2  The waker takes ASLEEP back by CAS, so a batch costs one notify however many wake-ups are asked for.
+ */
+import { compareExchange, load, notify, store, wait } from './atomics.js';
+import { OwnerState, OwnerWord, type Shared, Word } from './layout.js';
+
+export interface Agent {
+  /** Does bounded work. Returns how much was done; 0 means idle. Throws nothing. */
+  step(): number;
+  /** Milliseconds until there may be work without anybody's wake-up; Infinity when there is none. At least 0. */
+  idleForMs(): number;
+  /** True when the agent has nothing left to do for ever. */
+  readonly finished: boolean;
+}
+
+const SPINS = 64;
+
+/** Runs an agent until it is finished. Blocks its thread: never on a thread with an event loop to serve. */
+export function runAgent(agent: Agent, words: Int32Array, asleep: number): void {
+  let idle = 0;
+  while (!agent.finished) {
+    if (agent.step() > 0) {
+      idle = 0;
+      continue;
+    }
+    if (++idle < SPINS) continue;
+    store(words, asleep, 1);
+    if (agent.step() > 0 || agent.finished) {
+      store(words, asleep, 0);
+      idle = 0;
+      continue;
+    }
+    wait(words, asleep, 1, agent.idleForMs());
+    store(words, asleep, 0);
+    idle = SPINS - 2;
+  }
+}
+
+/** Wakes whoever sleeps on this word (A2). Cheap when nobody does. */
+export function wake(words: Int32Array, asleep: number): void {
+  if (load(words, asleep) === 1 && compareExchange(words, asleep, 1, 0) === 1) notify(words, asleep);
+}
+
+/** Wakes every client thread that sleeps and wants one of `wants`. */
+export function wakeOwners(shared: Shared, wants: number): void {
+  const owners = shared.owners;
+  const seen = load(shared.control, Word.OWNERS_SEEN);
+  for (let owner = 0; owner <= seen; owner++) {
+    const block = owner * OwnerWord.WORDS;
+    if (load(owners, block + OwnerWord.ASLEEP) !== 1) continue;
+    if ((load(owners, block + OwnerWord.WANTS) & wants) === 0) continue;
+    if (load(owners, block + OwnerWord.STATE) !== OwnerState.ALIVE) continue;
+    wake(owners, block + OwnerWord.ASLEEP);
+  }
+}

@@ -1,0 +1,271 @@
+/**
+ * A bounded lock-free MPMC ring over shared words: the place where threads meet.
+ * Called by every producer (`tryReserve`, `publish`), by the log writer and the scheduler (`countAt`, `repair`,
+ * `release`) for the submit ring, and by consumers (`tryTake`) for ready rings.
+ *
+ * A position is an Int32 that wraps; position >> log2(capacity) is its lap. Every slot has a stamp
+ * (lap, owner, state), after Vyukov's sequence numbers and crossbeam's stamps, with one addition: a reservation is
+ * made by a CAS on the slot's own stamp and so names its owner, which lets the slots of a dead thread be repaired.
+ *
+ * I1  A slot is free for lap L exactly when its stamp's lap is L - 1 and the head has passed it.
+ * I2  A stamp of lap L at the tail's slot means the tail is about to move past it: anyone may help it along.
+ * I3  An owner stores how many slots it wants (its intent) before the CAS and has at most one reservation open, so
+ *     whoever sees RESERVED while the tail still stands there reads the right count. A stale read fails the tail's CAS.
+ * I4  Data is written after the tail moved and before PUBLISHED is stored; readers load PUBLISHED before the data.
+ * I5  Only a slot whose owner's thread is known to have exited is repaired, and only by the one consumer of the ring.
+ */
+import { compareExchange, load, store } from './atomics.js';
+
+const FREE = 0;
+const RESERVED = 1;
+const PUBLISHED = 2;
+const STATE_MASK = 3;
+const OWNER_SHIFT = 2;
+const OWNER_MASK = 0xff;
+const LAP_SHIFT = 10;
+const LAP_MASK = 0x3fffff;
+
+/** Where a ring lives inside its words. Indexes are in Int32 words. */
+export interface RingPlace {
+  readonly words: Int32Array;
+  /** First word of the slot entries: entry = [stamp, count, item, item, ...]. */
+  readonly entries: number;
+  /** log2 of the words one entry takes, at least 1. */
+  readonly entryShift: number;
+  /** A power of two, at least 2. */
+  readonly capacity: number;
+  /** The words that hold the two cursors, and where. */
+  readonly cursors: Int32Array;
+  readonly tail: number;
+  readonly head: number;
+  /** Word of owner 0's intent, and the distance to the next owner's. */
+  readonly intents: Int32Array;
+  readonly intentFirst: number;
+  readonly intentStride: number;
+}
+
+/** Positions start at lap 1, so that all-zero stamps read as free (I1). Call once, before any thread uses the ring. */
+export function initialiseRing(place: RingPlace, first: number = place.capacity): void {
+  store(place.cursors, place.tail, first);
+  store(place.cursors, place.head, first);
+  const lapShift = 31 - Math.clz32(place.capacity);
+  for (let i = 0; first !== place.capacity && i < place.capacity; i++) {
+    const position = (first + i) | 0;
+    const entry = place.entries + ((position & (place.capacity - 1)) << place.entryShift);
+    place.words[entry] = ((position >>> lapShift) - 1) << LAP_SHIFT;
+  }
+}
+
+export class Ring {
+  readonly capacity: number;
+  /** The position of the last successful `tryReserve`. */
+  position = 0;
+  /** The two words of the last successful `tryTake`. */
+  itemA = 0;
+  itemB = 0;
+
+  readonly #words: Int32Array;
+  readonly #cursors: Int32Array;
+  readonly #entries: number;
+  readonly #entryShift: number;
+  readonly #mask: number;
+  readonly #lapShift: number;
+  readonly #tail: number;
+  readonly #head: number;
+  readonly #intents: Int32Array;
+  readonly #intentFirst: number;
+  readonly #intentStride: number;
+  readonly #owner: number;
+  readonly #ownIntent: number;
+  #intent = 0;
+  #headSeen: number;
+
+  /** `owner` is 1 to 255 and used by one thread at a time; 0 may look and take but not reserve. */
+  constructor(place: RingPlace, owner: number) {
+    this.capacity = place.capacity;
+    this.#words = place.words;
+    this.#cursors = place.cursors;
+    this.#entries = place.entries;
+    this.#entryShift = place.entryShift;
+    this.#mask = place.capacity - 1;
+    this.#lapShift = 31 - Math.clz32(place.capacity);
+    this.#tail = place.tail;
+    this.#head = place.head;
+    this.#intents = place.intents;
+    this.#intentFirst = place.intentFirst;
+    this.#intentStride = place.intentStride;
+    this.#owner = owner;
+    this.#ownIntent = place.intentFirst + owner * place.intentStride;
+    this.#headSeen = load(place.cursors, place.head);
+    this.#intent = load(place.intents, this.#ownIntent);
+  }
+
+  /** Reserves `count` consecutive slots. False: the ring is full. On success `position` says where. */
+  tryReserve(count: number): boolean {
+    const words = this.#words;
+    if (count !== this.#intent) {
+      store(this.#intents, this.#ownIntent, count);
+      this.#intent = count;
+    }
+    for (;;) {
+      const tail = load(this.#cursors, this.#tail);
+      if (((tail + count - this.#headSeen) | 0) > this.capacity) {
+        this.#headSeen = load(this.#cursors, this.#head);
+        if (((tail + count - this.#headSeen) | 0) > this.capacity) return false;
+      }
+      const entry = this.#entries + ((tail & this.#mask) << this.#entryShift);
+      const lap = (tail >>> this.#lapShift) & LAP_MASK;
+      const stamp = load(words, entry);
+      if (stamp >>> LAP_SHIFT === ((lap - 1) & LAP_MASK)) {
+        // I1: free. The CAS names the owner; it fails if anybody reserved here since the load.
+        const mine = (lap << LAP_SHIFT) | (this.#owner << OWNER_SHIFT) | RESERVED;
+        if (compareExchange(words, entry, stamp, mine) === stamp) {
+          compareExchange(this.#cursors, this.#tail, tail, (tail + count) | 0);
+          words[entry + 1] = count;
+          this.position = tail;
+          return true;
+        }
+      } else if (stamp >>> LAP_SHIFT === lap && (stamp & STATE_MASK) === RESERVED) {
+        // I2, I3: taken, and the tail may not have moved yet.
+        const taken = load(this.#intents, this.#intentIndex((stamp >>> OWNER_SHIFT) & OWNER_MASK));
+        compareExchange(this.#cursors, this.#tail, tail, (tail + taken) | 0);
+      }
+      // Otherwise the tail that was read is old: its slot has been published, released, or is a lap ahead.
+    }
+  }
+
+  /** Makes a reservation visible (I4). `position` is the one `tryReserve` gave. */
+  publish(position: number): void {
+    store(this.#words, this.#entry(position), this.#stamp(position, PUBLISHED));
+  }
+
+  /** Single-slot rings: reserve, fill with two words, publish. False: full. */
+  tryPush(a: number, b: number): boolean {
+    if (!this.tryReserve(1)) return false;
+    const entry = this.#entry(this.position);
+    this.#words[entry + 2] = a;
+    this.#words[entry + 3] = b;
+    this.publish(this.position);
+    return true;
+  }
+
+  /** Single-slot rings: pushes `count` pairs from `pairs` under one reservation. All or nothing. */
+  tryPushMany(pairs: Int32Array, count: number): boolean {
+    if (!this.tryReserve(count)) return false;
+    const words = this.#words;
+    const first = this.position;
+    for (let i = 0; i < count; i++) {
+      const entry = this.#entry((first + i) | 0);
+      words[entry + 2] = pairs[2 * i]!;
+      words[entry + 3] = pairs[2 * i + 1]!;
+      store(words, entry, this.#stamp((first + i) | 0, PUBLISHED));
+    }
+    return true;
+  }
+
+  /**
+   * Single-slot rings: takes one item into `itemA` and `itemB`. False: empty.
+   * The item is read before the CAS on the head: if the CAS succeeds nobody can have overwritten it (I1), and a
+   * consumer that dies leaves nothing to repair.
+   */
+  tryTake(): boolean {
+    const words = this.#words;
+    for (;;) {
+      const head = load(this.#cursors, this.#head);
+      const entry = this.#entry(head);
+      const stamp = load(words, entry);
+      if (stamp >>> LAP_SHIFT === ((head >>> this.#lapShift) & LAP_MASK) && (stamp & STATE_MASK) === PUBLISHED) {
+        this.itemA = words[entry + 2]!;
+        this.itemB = words[entry + 3]!;
+        if (compareExchange(this.#cursors, this.#head, head, (head + 1) | 0) === head) return true;
+      } else if (load(this.#cursors, this.#head) === head) {
+        return false;
+      }
+    }
+  }
+
+  /** Single-slot rings: takes up to `max` items into `pairs`, by one CAS. Returns how many. */
+  tryTakeMany(pairs: Int32Array, max: number): number {
+    const words = this.#words;
+    for (;;) {
+      const head = load(this.#cursors, this.#head);
+      let count = 0;
+      while (count < max) {
+        const position = (head + count) | 0;
+        const entry = this.#entry(position);
+        const stamp = load(words, entry);
+        if (stamp >>> LAP_SHIFT !== ((position >>> this.#lapShift) & LAP_MASK)) break;
+        if ((stamp & STATE_MASK) !== PUBLISHED) break;
+        pairs[2 * count] = words[entry + 2]!;
+        pairs[2 * count + 1] = words[entry + 3]!;
+        count++;
+      }
+      if (count > 0) {
+        if (compareExchange(this.#cursors, this.#head, head, (head + count) | 0) === head) return count;
+      } else if (load(this.#cursors, this.#head) === head) {
+        return 0;
+      }
+    }
+  }
+
+  /**
+   * What stands at `position`, for the one consumer that follows the ring slot by slot: the count of a published
+   * reservation, 0 when nothing is reserved there, or minus the owner of one that is reserved and not published.
+   */
+  countAt(position: number): number {
+    const entry = this.#entry(position);
+    const stamp = load(this.#words, entry);
+    if (stamp >>> LAP_SHIFT !== ((position >>> this.#lapShift) & LAP_MASK)) return 0;
+    const state = stamp & STATE_MASK;
+    if (state === PUBLISHED) return this.#words[entry + 1]!;
+    return state === RESERVED ? -((stamp >>> OWNER_SHIFT) & OWNER_MASK) : 0;
+  }
+
+  /** I5: how many slots a dead owner's open reservation at `position` holds, after moving the tail past it. */
+  repair(position: number, deadOwner: number): number {
+    const count = load(this.#intents, this.#intentIndex(deadOwner));
+    compareExchange(this.#cursors, this.#tail, position, (position + count) | 0);
+    this.#words[this.#entry(position) + 1] = count;
+    return count;
+  }
+
+  /** Frees `count` slots from `position` for the next lap; takes effect with `releaseTo`. One thread only. */
+  release(position: number, count: number): void {
+    const words = this.#words;
+    for (let i = 0; i < count; i++) {
+      const freed = (position + i) | 0;
+      words[this.#entry(freed)] = ((freed >>> this.#lapShift) << LAP_SHIFT) | FREE;
+    }
+  }
+
+  /** Moves the head to `position`: everything below it has been released. */
+  releaseTo(position: number): void {
+    store(this.#cursors, this.#head, position);
+  }
+
+  tail(): number {
+    return load(this.#cursors, this.#tail);
+  }
+
+  head(): number {
+    return load(this.#cursors, this.#head);
+  }
+
+  /** A momentary count of slots in use. */
+  used(): number {
+    const head = load(this.#cursors, this.#head);
+    return (load(this.#cursors, this.#tail) - head) | 0;
+  }
+
+  #entry(position: number): number {
+    return this.#entries + ((position & this.#mask) << this.#entryShift);
+  }
+
+  #stamp(position: number, state: number): number {
+    return ((position >>> this.#lapShift) << LAP_SHIFT) | (this.#owner << OWNER_SHIFT) | state;
+  }
+
+  #intentIndex(owner: number): number {
+    return this.#intentFirst + owner * this.#intentStride;
+  }
+}
