@@ -77,7 +77,6 @@ export class Ring {
   readonly #intentStride: number;
   readonly #owner: number;
   readonly #ownIntent: number;
-  #intent = 0;
   #headSeen: number;
 
   /** `owner` is 1 to 255 and used by one thread at a time; 0 may look and take but not reserve. */
@@ -97,16 +96,13 @@ export class Ring {
     this.#owner = owner;
     this.#ownIntent = place.intentFirst + owner * place.intentStride;
     this.#headSeen = load(place.cursors, place.head);
-    this.#intent = load(place.intents, this.#ownIntent);
   }
 
   /** Reserves `count` consecutive slots. False: the ring is full. On success `position` says where. */
   tryReserve(count: number): boolean {
     const words = this.#words;
-    if (count !== this.#intent) {
-      store(this.#intents, this.#ownIntent, count);
-      this.#intent = count;
-    }
+    // Looked at, not remembered: an owner with several rings (the scheduler) has one intent for all of them.
+    if (load(this.#intents, this.#ownIntent) !== count) store(this.#intents, this.#ownIntent, count);
     for (;;) {
       const tail = load(this.#cursors, this.#tail);
       if (((tail + count - this.#headSeen) | 0) > this.capacity) {
