@@ -1,5 +1,5 @@
 /**
- * The log writer: group commit. An agent on a thread of its own; the only one that writes segment files.
+ * The log writer: group commit. An agent on a thread of its own; the only one that writes to the log.
  * Each step takes what was published since the last one, writes it by one call, flushes it by one more if any record
  * asks for that, moves the watermark and wakes whoever waits for it. What arrives meanwhile is the next batch.
  *
@@ -12,8 +12,7 @@
  * W5  The epoch's batch is durable before the first record of the run is written.
  * W6  A dead owner is DRAINED when COMMITTED has passed every reservation it can have made.
  */
-import type { Agent } from '../../native-free/agent.js';
-import { wake, wakeOwners } from '../../native-free/agent.js';
+import { type Agent, wake, wakeOwners } from '../../native-free/agent.js';
 import { assert } from '../../native-free/assert.js';
 import { add, load, store } from '../../native-free/atomics.js';
 import { crc32cMix } from '../../native-free/crc32c.js';
@@ -33,12 +32,11 @@ import {
 import { Level, memoryOver, RecordType } from '../../native-free/record.js';
 import { Ring } from '../../native-free/ring.js';
 import { MillraceError } from '../errors.js';
-import { BATCH_HEADER_BYTES, type BatchHeader, emptyBatchHeader, writeBatchHeader } from './batch.js';
+import { BATCH_HEADER_BYTES } from './batch.js';
 import { Gather } from './gather.js';
 import { asIoError, type Recovery } from './recovery.js';
-import { FORMAT_VERSION, SEGMENT_HEADER_BYTES, segmentName, writeSegmentHeader } from './segment.js';
-import { errnoOf, type Storage, type StorageFile } from './storage.js';
-import { WATERMARK_NAME, WatermarkFile } from './watermark.js';
+import { FileSink, SEGMENT_BYTES, type Sealed } from './sink.js';
+import { errnoOf, type Storage } from './storage.js';
 
 /** What Word.POISON is an index of: the errno name of the first failure. 0 = healthy. */
 export const POISON_CODES = [
@@ -66,10 +64,7 @@ export const POISON_CODES = [
   'ERR_MILLRACE_BREACH',
 ] as const;
 
-export const SEGMENT_BYTES = 64 << 20;
 export const BATCH_BYTES_MAX = 4 << 20;
-/** The watermark file is refreshed this long after it became stale. */
-export const WATERMARK_DELAY_MS = 1000;
 /**
  * How far ids may run ahead of the log without a batch that says so. Records of level MEMORY use ids up and are not
  * logged, and their ids must not be given out again by the next run.
@@ -101,16 +96,12 @@ export class LogWriter implements Agent {
   error: unknown;
 
   readonly #shared: Shared;
-  readonly #storage: Storage;
   readonly #dir: string;
-  readonly #recovery: Recovery;
   readonly #idBase: number;
-  readonly #epoch: number;
-  readonly #segmentBytes: number;
   readonly #lingerMs: number;
   readonly #now: () => number;
   readonly #wallMs: number;
-
+  readonly #sink: FileSink;
   readonly #ring: Ring;
   readonly #gather: Gather;
   /** The absolute ring position up to which everything is committed. */
@@ -120,38 +111,22 @@ export class LogWriter implements Agent {
   readonly #isDraining = new Uint8Array(OWNERS);
   #draining = 0;
 
-  #file: StorageFile | undefined;
-  #segment: number;
-  #segmentBase: number;
-  /** Where the next batch goes. */
-  #position: number;
-  #syncedUpTo: number;
-  readonly #header: BatchHeader = emptyBatchHeader();
-  readonly #headerMemory = memoryOver(new ArrayBuffer(BATCH_HEADER_BYTES));
-  readonly #buffers: Uint8Array[] = [];
-
-  #watermark: WatermarkFile | undefined;
-  #watermarkPosition = -1;
-  #watermarkDueMs = Infinity;
-
   constructor(options: LogWriterOptions) {
-    const { shared, recovery } = options;
+    const { shared, storage, dir, recovery, epoch, now } = options;
     this.#shared = shared;
-    this.#storage = options.storage;
-    this.#dir = options.dir;
-    this.#recovery = recovery;
+    this.#dir = dir;
     this.#idBase = options.idBase;
-    this.#epoch = options.epoch;
-    this.#segmentBytes = options.segmentBytes ?? SEGMENT_BYTES;
     this.#lingerMs = options.lingerMs ?? 0;
-    this.#now = options.now;
+    this.#now = now;
     this.#wallMs = options.wallMs;
-    this.#segment = recovery.segment;
-    this.#segmentBase = recovery.segmentBase;
-    this.#position = recovery.position;
-    this.#syncedUpTo = recovery.position;
-    this.#header.number = recovery.batchNumber;
-    this.#header.idHigh = recovery.idHigh;
+    this.#sink = new FileSink({
+      storage,
+      dir,
+      recovery,
+      epoch,
+      segmentBytes: options.segmentBytes ?? SEGMENT_BYTES,
+      now,
+    });
     this.#ring = new Ring(shared.submitPlace, Owner.WRITER);
     const first = load(shared.control, Word.COMMITTED);
     this.#cursor = shared.absolute(first);
@@ -159,31 +134,22 @@ export class LogWriter implements Agent {
       recordsMax: options.batchRecordsMax ?? Infinity,
       bytesMax: options.batchBytesMax ?? BATCH_BYTES_MAX,
     });
-    assert(options.epoch > recovery.epoch, 'a run has an epoch of its own');
+    assert(epoch > recovery.epoch, 'a run has an epoch of its own');
     assert(options.idBase + this.#cursor >= recovery.idHigh, 'ids never repeat');
   }
 
   /** Opens or creates the newest segment and makes the new epoch durable (W5). Throws a MillraceError. */
   start(): void {
+    const attempted = `cannot start the log in ${this.#dir}`;
     try {
-      if (this.#segment > 0) this.#file = this.#storage.open(this.#pathOf(this.#segment), 'update');
-      if (this.#needsSegment(0)) this.#startSegment();
-      const encoder = new Encoder(256);
-      encoder.finish(encoder.append(RecordType.EPOCH, Level.FSYNC, this.#idBase, 0, 0, this.#wallMs, 0));
-      const record = memoryOver(new ArrayBuffer(encoder.bytes));
-      encoder.moveInto(record, 0, 0, encoder.bytes, this.#idBase);
-      const gathered = { records: 1, bytes: encoder.bytes, recordsCrc: foldOf(record.i32[0]), flush: true };
-      this.#buffers.push(this.#headerMemory.u8, record.u8);
-      if (!this.#append(gathered)) throw Object.assign(new Error('no room for the epoch'), { code: 'ENOSPC' });
-      this.#watermark = new WatermarkFile(this.#storage, `${this.#dir}/${WATERMARK_NAME}`, this.#recovery.salt);
-      this.#storage.syncDirectory(this.#dir);
+      if (!this.#sink.tryOpen() || !this.#tryAppendEpoch()) {
+        throw new MillraceError('ERR_MILLRACE_NO_SPACE', `${attempted}: the disk is full`, { dir: this.#dir });
+      }
     } catch (error) {
       this.#poison(error);
-      if (errnoOf(error) !== 'ENOSPC') throw asIoError(error, `cannot start the log in ${this.#dir}`);
-      const message = `cannot start the log in ${this.#dir}: the disk is full`;
-      throw new MillraceError('ERR_MILLRACE_NO_SPACE', message, { dir: this.#dir }, error);
+      this.#sink.abandon();
+      throw asIoError(error, attempted);
     }
-    this.#count(1);
   }
 
   step(): number {
@@ -197,7 +163,7 @@ export class LogWriter implements Agent {
 
   idleForMs(): number {
     if (this.error !== undefined) return Infinity;
-    const due = Math.min(this.#lingerUntilMs, this.#watermarkDueMs);
+    const due = Math.min(this.#lingerUntilMs, this.#sink.watermarkDueMs);
     return due === Infinity ? Infinity : Math.max(0, due - this.#now());
   }
 
@@ -212,8 +178,12 @@ export class LogWriter implements Agent {
     gather.take();
     const { slots } = gather;
     if (slots === 0) {
-      if (closing) this.#close();
-      else if (this.#now() >= this.#watermarkDueMs) this.#writeWatermark();
+      if (closing) {
+        this.#sink.close();
+        this.#finish();
+      } else {
+        this.#sink.tend();
+      }
       return 0;
     }
     if (this.#lingerMs > 0 && !closing && !gather.full && this.#lingers()) return 0;
@@ -230,18 +200,15 @@ export class LogWriter implements Agent {
 
   #commit(): void {
     const gather = this.#gather;
+    const { control } = this.#shared;
     const from = this.#cursor;
     this.#cursor += gather.slots;
     this.#lingerUntilMs = Infinity;
-    const { control } = this.#shared;
-    const renewsIds = this.#idsAhead() > this.#header.idHigh;
-    if (gather.records > 0 || renewsIds) {
-      if (renewsIds) gather.flush = true;
-      this.#buffers.length = 0;
-      this.#buffers.push(this.#headerMemory.u8);
-      gather.pushRuns(this.#buffers);
-      if (this.#append(gather)) {
-        this.#count(gather.records);
+    // A run of nothing but holes needs no batch, unless its ids have used up what the last batch allowed for.
+    const needsIds = this.#idsAhead() > this.#sink.idHigh;
+    if (gather.records > 0 || needsIds) {
+      gather.pushRuns(this.#sink.buffers());
+      if (this.#tryAppend(gather, gather.flush || needsIds)) {
         if (load(control, Word.DISK_FULL) !== 0) store(control, Word.DISK_FULL, 0);
       } else {
         this.#refuse(from);
@@ -253,52 +220,30 @@ export class LogWriter implements Agent {
     wake(control, Word.SCHEDULER_ASLEEP);
     wakeOwners(this.#shared, Wants.DURABLE);
     this.#settleDeaths();
+    this.#sink.tend();
   }
 
-  /** Writes #buffers, a header and records, as the next batch. False: no room, and the file is as it was (W4). */
-  #append(batch: { records: number; bytes: number; recordsCrc: number; flush: boolean }): boolean {
-    const bytes = BATCH_HEADER_BYTES + batch.bytes;
-    if (this.#needsSegment(bytes) && !this.#tryStartSegment()) return false;
-    const header = this.#header;
-    const idHigh = header.idHigh;
-    header.number++;
-    header.records = batch.records;
-    header.bodyBytes = batch.bytes;
-    header.recordsCrc = batch.recordsCrc;
-    header.version = FORMAT_VERSION;
-    header.epoch = this.#epoch;
-    header.position = this.#position;
-    header.syncedUpTo = this.#syncedUpTo;
-    header.idHigh = this.#idsAhead() + IDS_AHEAD;
-    writeBatchHeader(this.#headerMemory, 0, header, this.#recovery.salt);
-    const file = this.#file!;
-    const offset = this.#offset();
-    if (!tryWrite(file, this.#buffers, offset, bytes)) {
-      header.number--;
-      header.idHigh = idHigh;
-      file.truncate(offset);
-      return false;
-    }
-    this.#position += bytes;
-    if (batch.flush) this.#flush();
+  #tryAppend(sealed: Sealed, flush: boolean): boolean {
+    const sink = this.#sink;
+    if (!sink.tryAppend(sealed, this.#idsAhead() + IDS_AHEAD)) return false;
+    if (flush) sink.flush();
+    const { cells } = this.#shared;
+    cells[Cell.POSITION] = sink.position;
+    cells[Cell.SYNCED] = sink.syncedUpTo;
+    cells[Cell.FLUSHES] = sink.flushes;
+    cells[Cell.BATCHES]++;
+    cells[Cell.RECORDS] += sealed.records;
+    cells[Cell.BYTES] += BATCH_HEADER_BYTES + sealed.bytes;
     return true;
   }
 
-  #flush(): void {
-    this.#file!.sync();
-    this.#syncedUpTo = this.#position;
-    this.#shared.cells[Cell.FLUSHES]++;
-    if (this.#watermarkDueMs === Infinity) this.#watermarkDueMs = this.#now() + WATERMARK_DELAY_MS;
-    else if (this.#now() >= this.#watermarkDueMs) this.#writeWatermark();
-  }
-
-  #count(records: number): void {
-    const { cells } = this.#shared;
-    cells[Cell.POSITION] = this.#position;
-    cells[Cell.SYNCED] = this.#syncedUpTo;
-    cells[Cell.BATCHES]++;
-    cells[Cell.RECORDS] += records;
-    cells[Cell.BYTES] += BATCH_HEADER_BYTES + this.#header.bodyBytes;
+  #tryAppendEpoch(): boolean {
+    const encoder = new Encoder(256);
+    encoder.finish(encoder.append(RecordType.EPOCH, Level.FSYNC, this.#idBase, 0, 0, this.#wallMs, 0));
+    const record = memoryOver(new ArrayBuffer(encoder.bytes));
+    encoder.moveInto(record, 0, 0, encoder.bytes, this.#idBase);
+    this.#sink.buffers().push(record.u8);
+    return this.#tryAppend({ records: 1, bytes: encoder.bytes, recordsCrc: crc32cMix(0, record.i32[0]) }, true);
   }
 
   #refuse(from: number): void {
@@ -306,8 +251,11 @@ export class LogWriter implements Agent {
     store(control, Word.DISK_FULL, 1);
     if (this.#gather.records === 0) return;
     this.#gather.refuse();
-    const at = Cell.REFUSED + 2 * ((load(control, Word.REFUSALS) >>> 0) % REFUSALS_KEPT);
-    cells[at] = from;
+    // A range that goes on where the last one ended takes it in: on a full disk the newest tells of all of them.
+    const refusals = load(control, Word.REFUSALS);
+    const last = Cell.REFUSED + 2 * ((refusals - 1) & (REFUSALS_KEPT - 1));
+    const at = Cell.REFUSED + 2 * (refusals & (REFUSALS_KEPT - 1));
+    cells[at] = refusals !== 0 && cells[last + 1] === from ? cells[last] : from;
     cells[at + 1] = this.#cursor;
     add(control, Word.REFUSALS, 1);
   }
@@ -315,78 +263,6 @@ export class LogWriter implements Agent {
   /** Above every id that can be given out before COMMITTED moves again: the ring holds no more. */
   #idsAhead(): number {
     return this.#idBase + this.#cursor + this.#shared.sizes.ringSlots;
-  }
-
-  #offset(): number {
-    return this.#position - this.#segmentBase + SEGMENT_HEADER_BYTES;
-  }
-
-  #pathOf(segment: number): string {
-    return `${this.#dir}/${segmentName(segment)}`;
-  }
-
-  #needsSegment(bytes: number): boolean {
-    if (this.#file === undefined) return true;
-    return this.#position > this.#segmentBase && this.#offset() + bytes > this.#segmentBytes;
-  }
-
-  /** False: no room, and there is no new segment. */
-  #tryStartSegment(): boolean {
-    try {
-      this.#startSegment();
-      return true;
-    } catch (error) {
-      if (!(error instanceof NoRoom)) throw error;
-      return false;
-    }
-  }
-
-  /** Everything in the old segment, then the new one's header and name, are durable before anything goes into it. */
-  #startSegment(): void {
-    const old = this.#file;
-    if (old !== undefined && this.#syncedUpTo < this.#position) this.#flush();
-    const segment = this.#segment + 1;
-    const path = this.#pathOf(segment);
-    const memory = memoryOver(new ArrayBuffer(SEGMENT_HEADER_BYTES));
-    writeSegmentHeader(memory, 0, {
-      version: FORMAT_VERSION,
-      salt: this.#recovery.salt,
-      number: segment,
-      base: this.#position,
-      batchNumber: this.#header.number,
-    });
-    const file = this.#tryCreate(path);
-    if (file === undefined || !tryWrite(file, [memory.u8], 0, SEGMENT_HEADER_BYTES)) {
-      if (file !== undefined) {
-        file.close();
-        this.#storage.remove(path);
-        // The name must be gone for good before the old segment grows: a successor says that it was complete.
-        this.#storage.syncDirectory(this.#dir);
-      }
-      throw new NoRoom();
-    }
-    file.sync();
-    this.#storage.syncDirectory(this.#dir);
-    old?.close();
-    this.#file = file;
-    this.#segment = segment;
-    this.#segmentBase = this.#position;
-  }
-
-  #tryCreate(path: string): StorageFile | undefined {
-    try {
-      return this.#storage.open(path, 'exclusive');
-    } catch (error) {
-      if (errnoOf(error) === 'ENOSPC') return undefined;
-      throw error;
-    }
-  }
-
-  #writeWatermark(): void {
-    this.#watermarkDueMs = Infinity;
-    if (this.#watermark === undefined || this.#watermarkPosition === this.#syncedUpTo) return;
-    this.#watermark.write(this.#syncedUpTo, this.#header.number);
-    this.#watermarkPosition = this.#syncedUpTo;
   }
 
   #followDeaths(): void {
@@ -430,34 +306,8 @@ export class LogWriter implements Agent {
     wakeOwners(this.#shared, Wants.DURABLE | Wants.ROOM | Wants.READY | Wants.REPLY);
   }
 
-  #close(): void {
-    if (this.#syncedUpTo < this.#position) this.#flush();
-    this.#writeWatermark();
-    this.#watermark?.sync();
-    this.#finish();
-  }
-
   #finish(): void {
     this.finished = true;
-    this.#file?.close();
-    this.#watermark?.close();
-  }
-}
-
-class NoRoom extends Error {
-  readonly code = 'ENOSPC';
-}
-
-function foldOf(crc: number): number {
-  return crc32cMix(0, crc);
-}
-
-/** False: there is no room for all of it (W4). Any other failure is thrown. */
-function tryWrite(file: StorageFile, buffers: readonly Uint8Array[], position: number, bytes: number): boolean {
-  try {
-    return file.write(buffers, position) === bytes;
-  } catch (error) {
-    if (errnoOf(error) === 'ENOSPC') return false;
-    throw error;
+    this.#sink.abandon();
   }
 }
