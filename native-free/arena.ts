@@ -107,18 +107,19 @@ export class Arena {
     const records = this.#records;
     const span = page << RECORD_SHIFT;
     const size = CLASS_UNITS[kind];
-    let ref = records[span + FREE];
-    if (ref !== 0) {
-      const view = this.#views[(ref - this.#base) >>> VIEW_SHIFT];
-      const word = ((ref - this.#base) & (VIEW_UNITS - 1)) << 2;
+    const free = records[span + FREE];
+    const ref = free !== 0 ? free : records[span + FRESH];
+    const view = this.#views[(ref - this.#base) >>> VIEW_SHIFT];
+    const word = ((ref - this.#base) & (VIEW_UNITS - 1)) << 2;
+    if (free !== 0) {
       const next = view[word];
       assert(next === 0 || this.#firstOf(next) === page + 1, 'the free list of a span stays in the span');
       records[span + FREE] = next;
-      view[word + 1] = 0;
     } else {
-      ref = records[span + FRESH];
       records[span + FRESH] = ref + size;
     }
+    // Also where the block is fresh, for its memory may have been another's, mark and all.
+    view[word + 1] = 0;
     if (records[span + USED]++ === 0 && this.#kept[kind] === page + 1) this.#kept[kind] = 0;
     if (records[span + FREE] === 0 && records[span + FRESH] === records[span + LIMIT]) this.#unlist(kind, page);
     this.#usedUnits += size;
