@@ -45,6 +45,8 @@ export interface EnqueueFields {
   expiresAtMs: number;
   /** Owner to tell at the end; 0 = nobody. */
   watcher: number;
+  /** Request to answer with a verdict on the key; 0 = none. */
+  request: number;
   tenant: string;
   key: string;
 }
@@ -76,8 +78,8 @@ export class Encoder {
   /** Starts an ENQUEUE; its payload follows by `payloadText` or `payloadBytes`. Returns its offset. */
   appendEnqueue(fields: EnqueueFields): number {
     const offset = this.bytes;
-    this.#room(offset + 128 + 2 * (3 * fields.tenant.length + 3 * fields.key.length + 4));
-    const { i32, f64, u8 } = this.memory;
+    this.room(offset + 128 + 2 * (3 * fields.tenant.length + 3 * fields.key.length + 4));
+    const { i32, f64 } = this.memory;
     let present = 0;
     let at = offset + At.ATTRIBUTES;
     if (fields.runAtMs === fields.runAtMs) {
@@ -104,7 +106,7 @@ export class Encoder {
     if (fields.watcher !== 0) {
       present |= Attribute.WATCH;
       i32[at >>> 2] = fields.watcher;
-      i32[(at >>> 2) + 1] = 0;
+      i32[(at >>> 2) + 1] = fields.request;
       at += 8;
     }
     if (fields.tenant !== '') {
@@ -121,16 +123,15 @@ export class Encoder {
     i32[word + 5] = fields.priority;
     f64[(offset + At.TIME) >>> 3] = fields.enqueuedAtMs;
     i32[word + 8] = limitsWord(fields.attemptsMax, fields.crashesMax, present);
-    i32[word + 9] = 0;
+    i32[word + 9] = fields.level << 30;
     this.bytes = at;
-    void u8;
     return offset;
   }
 
   /** Starts any other record with the common header and, from `LIMITS` on, two words. Returns its offset. */
   append(type: number, level: number, id: number, queue: number, row: number, timeMs: number, limits: number): number {
     const offset = this.bytes;
-    this.#room(offset + HEADER_BYTES + 32);
+    this.room(offset + HEADER_BYTES + 32);
     const { i32, f64 } = this.memory;
     const word = offset >>> 2;
     i32[word + 1] = lengthWord(HEADER_BYTES + 8, type, level);
@@ -147,7 +148,7 @@ export class Encoder {
   /** A record of one slot: the header alone (an ACK without a result, a CANCEL, a PURGE). */
   appendShort(type: number, level: number, id: number, queue: number, row: number, timeMs: number): number {
     const offset = this.bytes;
-    this.#room(offset + SLOT_BYTES);
+    this.room(offset + SLOT_BYTES);
     const { i32, f64 } = this.memory;
     const word = offset >>> 2;
     i32[word + 1] = lengthWord(HEADER_BYTES, type, level);
@@ -159,11 +160,21 @@ export class Encoder {
     return offset;
   }
 
+  /** Appends a finished record that came from elsewhere, under another level. */
+  appendCopy(bytes: Uint8Array, level: number): void {
+    const offset = this.bytes;
+    this.room(offset + bytes.length);
+    this.memory.u8.set(bytes, offset);
+    const word = (offset + At.LENGTH) >>> 2;
+    this.memory.i32[word] = (this.memory.i32[word]! & 0x3fffffff) | (level << 30);
+    this.bytes = offset + bytes.length;
+  }
+
   /** Adds text to the record at `offset`, which must be the last, as its payload. Returns the payload's bytes. */
   payloadText(offset: number, value: string): number {
     const from = this.bytes;
     const length = value.length;
-    this.#room(from + 3 * length + SLOT_BYTES);
+    this.room(from + 3 * length + SLOT_BYTES);
     const u8 = this.memory.u8;
     let written = 0;
     if (length <= SHORT) {
@@ -181,7 +192,7 @@ export class Encoder {
 
   payloadBytes(offset: number, value: Uint8Array): number {
     const from = this.bytes;
-    this.#room(from + value.length + SLOT_BYTES);
+    this.room(from + value.length + SLOT_BYTES);
     const u8 = this.memory.u8;
     if (value.length <= SHORT) for (let i = 0; i < value.length; i++) u8[from + i] = value[i]!;
     else u8.set(value, from);
@@ -193,7 +204,7 @@ export class Encoder {
     const bytes = bytesOf(this.memory, offset);
     assert(bytes <= RECORD_BYTES_MAX, 'a record is longer than its length field can say');
     const end = offset + paddedBytes(bytes);
-    this.#room(end);
+    this.room(end);
     const u8 = this.memory.u8;
     for (let i = offset + bytes; i < end; i++) u8[i] = 0;
     this.bytes = end;
@@ -208,6 +219,11 @@ export class Encoder {
       at = next;
     }
     return at - from;
+  }
+
+  /** Padded bytes of the record at `from`. */
+  prefixOne(from: number): number {
+    return paddedBytes(bytesOf(this.memory, from));
   }
 
   /**
@@ -234,7 +250,7 @@ export class Encoder {
 
   #sized(offset: number, from: number, bytes: number): number {
     const { i32 } = this.memory;
-    i32[(offset + At.SIZE) >>> 2] = bytes;
+    i32[(offset + At.SIZE) >>> 2]! |= bytes;
     const length = from + bytes - offset;
     const word = (offset + At.LENGTH) >>> 2;
     i32[word] = (i32[word]! & 0xff000000) | Math.min(length, 0xffffff);
@@ -250,7 +266,8 @@ export class Encoder {
     return at + 2 + written;
   }
 
-  #room(bytes: number): void {
+  /** Makes sure that `bytes` fit. */
+  room(bytes: number): void {
     if (bytes <= this.#capacity) return;
     let capacity = this.#capacity;
     while (capacity < bytes) capacity *= 2;

@@ -7,8 +7,9 @@
  * M2  Everything in the table but LEASE, DEADLINE and HOLDER is written by the scheduler alone.
  * M3  Float64 cells have one writer and are read for display, or were written before the reader could know of them.
  */
-import { initialiseRing, type RingPlace } from './ring.js';
+
 import { type Memory, memoryOver, SLOT_BYTES } from './record.js';
+import { initialiseRing, type RingPlace } from './ring.js';
 
 const LINE = 16;
 
@@ -83,6 +84,10 @@ export const OwnerWord = {
   CLAIMING: 3,
   /** Submit ring position from which on the dead owner has nothing. Written by the log writer. */
   DRAINED: 4,
+  /** The operating system's number of the thread, 0 = unknown. */
+  SYSTEM_THREAD: 5,
+  /** 1: the owner left by itself, so what it held goes back without a charge. */
+  LEFT: 6,
   ASLEEP: LINE,
   WANTS: LINE + 1,
   REPLY_TAIL: 2 * LINE,
@@ -102,8 +107,10 @@ export const QueueWord = {
   NAME: 4,
   NAME_BYTES: 5,
   FLAGS: 6,
-  /** Changed by consumers and the scheduler. */
+  /** Changed by consumers and the scheduler, together with the lease word. */
   LEASED: 8,
+  /** Leases that have ended, or rows taken out, whose record has not been applied yet. */
+  SETTLING: 9,
   DONE: 10,
   OLDEST_READY: 12,
   WORDS: LINE,
@@ -134,7 +141,9 @@ export const REPLY_SLOTS = 1024;
 export const ReplyWord = { REQUEST: 0, KIND: 1, REF: 2, BYTES: 3, STATUS: 4, ROW: 5, ID: 6, WORDS: 8 } as const;
 
 /** Lease words: counter in the upper 29 bits, state below. */
-export const LeaseState = { IDLE: 0, READY: 1, CLAIMING: 2, LEASED: 3, SETTLED: 4 } as const;
+export const LeaseState = { IDLE: 0, READY: 1, CLAIMING: 2, LEASED: 3, SETTLED: 4, EXPIRING: 5 } as const;
+/** What the deadline of a lease means: a visibility timeout, nothing (held while its thread lives), or a run's limit. */
+export const Terms = { VISIBILITY: 0, BOUND: 1, TIMEOUT: 2 } as const;
 export const LEASE_STATE_MASK = 7;
 export const LEASE_COUNTER_SHIFT = 3;
 export const TOKEN_COUNTERS = 2 ** 29;
@@ -163,7 +172,7 @@ export interface SharedBuffers {
 
 const CONTROL_CELLS_AT = Word.WORDS * 4;
 const OWNERS_AT = CONTROL_CELLS_AT + Cell.CELLS * 8;
-const ROW_BYTES = 61;
+const ROW_BYTES = 62;
 
 /** The most slots one reservation may take; the slot memory is longer than the ring by as much (see MEMORY.md). */
 export function reservationSlotsMax(sizes: Sizes): number {
@@ -224,6 +233,8 @@ export class Shared {
   readonly bytes: Int32Array;
   /** The owner that holds the lease. */
   readonly holder: Uint8Array;
+  /** On what terms it is held: see `Terms`. Written with the deadline. */
+  readonly terms: Uint8Array;
 
   constructor(buffers: SharedBuffers) {
     const { sizes } = buffers;
@@ -267,6 +278,7 @@ export class Shared {
     this.ref = i32();
     this.bytes = i32();
     this.holder = new Uint8Array(table, at, rows);
+    this.terms = new Uint8Array(table, at + rows, rows);
 
     this.submitPlace = {
       words: new Int32Array(buffers.stamps),
@@ -287,7 +299,7 @@ export class Shared {
     const block = group * GroupWord.WORDS;
     return {
       words: this.groups,
-      entries: GROUPS_MAX * GroupWord.WORDS + (group * READY_SLOTS << READY_ENTRY_SHIFT),
+      entries: GROUPS_MAX * GroupWord.WORDS + ((group * READY_SLOTS) << READY_ENTRY_SHIFT),
       entryShift: READY_ENTRY_SHIFT,
       capacity: READY_SLOTS,
       cursors: this.groups,

@@ -54,7 +54,7 @@ export const Attribute = {
   LIMITS: 2,
   KEY_RETENTION: 4,
   EXPIRES_AT: 8,
-  /** The owner to tell when the job ends; means something in the run that wrote it only. */
+  /** Two Int32: the owner to tell when the job ends, and the request to answer; for the run that wrote it only. */
   WATCH: 16,
   TENANT: 32,
   KEY: 64,
@@ -72,7 +72,7 @@ export const At = {
   TIME: 24,
   /** ENQUEUE: attemptsMax u16, crashesMax u8, attributes u8. RETRY, DEAD: attempts u16, crashes u8, reason u8. */
   LIMITS: 32,
-  /** ENQUEUE: payload bytes. RETRY, DEAD: error bytes. ACK: result bytes. */
+  /** Bytes of payload (ENQUEUE), error (RETRY, DEAD) or result (ACK); in an ENQUEUE the level again, in bits 30-31. */
   SIZE: 36,
   ATTRIBUTES: 40,
 } as const;
@@ -137,25 +137,30 @@ export function timeOf(memory: Memory, offset: number): number {
 }
 
 export function sizeOf(memory: Memory, offset: number): number {
-  return memory.i32[(offset + At.SIZE) >> 2]!;
+  return memory.i32[(offset + At.SIZE) / 4]! & 0xffffff;
+}
+
+/** The level of an ENQUEUE, read from its body, where the arena keeps it too. */
+export function jobLevelOf(memory: Memory, offset: number): Level {
+  return (memory.i32[(offset + At.SIZE) / 4]! >>> 30) as Level;
 }
 
 /** attemptsMax of an ENQUEUE, attempts of a RETRY or DEAD. */
 export function attemptsOf(memory: Memory, offset: number): number {
-  return memory.i32[(offset + At.LIMITS) >> 2]! & 0xffff;
+  return memory.i32[(offset + At.LIMITS) / 4]! & 0xffff;
 }
 
 /** crashesMax of an ENQUEUE, crashes of a RETRY or DEAD. */
 export function crashesOf(memory: Memory, offset: number): number {
-  return (memory.i32[(offset + At.LIMITS) >> 2]! >>> 16) & 0xff;
+  return (memory.i32[(offset + At.LIMITS) / 4]! >>> 16) & 0xff;
 }
 
 export function attributesOf(memory: Memory, offset: number): number {
-  return memory.i32[(offset + At.LIMITS) >> 2]! >>> 24;
+  return memory.i32[(offset + At.LIMITS) / 4]! >>> 24;
 }
 
 export function reasonOf(memory: Memory, offset: number): Reason {
-  return REASONS[memory.i32[(offset + At.LIMITS) >> 2]! >>> 24] ?? 'none';
+  return REASONS[memory.i32[(offset + At.LIMITS) / 4]! >>> 24] ?? 'none';
 }
 
 export function limitsWord(attempts: number, crashes: number, attributesOrReason: number): number {

@@ -186,14 +186,19 @@ export class FileSink {
     });
     const file = tryCreate(this.#storage, path);
     if (file === undefined) return false;
-    if (!tryWrite(file, [memory.u8], 0, SEGMENT_HEADER_BYTES)) {
-      file.close();
-      this.#storage.remove(path);
+    try {
+      if (!tryWrite(file, [memory.u8], 0, SEGMENT_HEADER_BYTES)) {
+        this.#storage.remove(path);
+        this.#storage.syncDirectory(this.#dir);
+        file.close();
+        return false;
+      }
+      file.sync();
       this.#storage.syncDirectory(this.#dir);
-      return false;
+    } catch (error) {
+      file.close();
+      throw error;
     }
-    file.sync();
-    this.#storage.syncDirectory(this.#dir);
     this.#file?.close();
     this.#file = file;
     this.#segment = segment;

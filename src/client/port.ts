@@ -1,0 +1,721 @@
+/**
+ * A thread's port into the shared memory: its owner number, its way into the submit ring, and everything it waits
+ * for. One per thread and broker, used by queues, leases and workers of that thread.
+ *
+ * C1  At most one `Atomics.waitAsync` is outstanding; it wakes for everything. Nothing here ever blocks.
+ * C2  What is waited for is stated in WANTS before the act that may end the wait (A1 in agent.ts).
+ * C3  While something is pending that the program awaits, a ref'd timer keeps the process open; interest alone
+ *     (signals of leases, listeners) does not.
+ * C4  Records leave this thread in order: the outbox first, then enqueues; an enqueue that finds no room waits behind
+ *     those that found none before it.
+ */
+import { wake } from '../../native-free/agent.js';
+import { ARENA_UNIT_BYTES } from '../../native-free/arena.js';
+import { add, and, compareExchange, load, or, store } from '../../native-free/atomics.js';
+import { Encoder } from '../../native-free/encoder.js';
+import {
+  BrokerState,
+  Cell,
+  GroupWord,
+  OWNERS,
+  Owner,
+  OwnerState,
+  OwnerWord,
+  REFUSALS_KEPT,
+  REPLY_SLOTS,
+  ReplyWord,
+  type Shared,
+  Wants,
+  Word,
+} from '../../native-free/layout.js';
+import { Outbox } from '../../native-free/outbox.js';
+import { Level, RecordType } from '../../native-free/record.js';
+import { Ring } from '../../native-free/ring.js';
+import type { Clock } from '../clock.js';
+import { MillraceError } from '../errors.js';
+import { POISON_CODES } from '../log/writer.js';
+import { Outcome, Reply } from '../schedule/questions.js';
+import { systemThread, threadId } from '../thread.js';
+
+/** The answer to a question: its status, and its bytes where there are any (private memory). */
+export interface Answer {
+  readonly status: number;
+  readonly bytes: Uint8Array | undefined;
+  readonly id: number;
+}
+
+interface Asking {
+  resolve(answer: Answer): void;
+  reject(error: Error): void;
+}
+
+/** Somebody who waits for room in the ring: called in order, true = served. */
+export interface RoomWaiter {
+  readonly slots: number;
+  readonly jobs: number;
+  attempt(): boolean;
+  reject(error: Error): void;
+}
+
+/** Somebody who waits for ready jobs of a group: called when there may be some. */
+export interface ReadyWaiter {
+  readonly group: number;
+  /** True: done waiting. */
+  attempt(): boolean;
+  /** Whether the wait holds the process open. */
+  readonly holds: boolean;
+  reject(error: Error): void;
+}
+
+export interface PortLimits {
+  readonly jobsMax: number;
+  readonly memoryBytes: number;
+  readonly payloadBytesMax: number;
+}
+
+export class Port {
+  readonly shared: Shared;
+  readonly clock: Clock;
+  readonly owner: number;
+  readonly ring: Ring;
+  readonly outbox: Outbox;
+  readonly encoder = new Encoder();
+  readonly zeroMs: number;
+  readonly epoch: number;
+  readonly limits: PortLimits;
+  readonly random: () => number;
+  /** Of the last successful `trySubmitJobs`: the id of its first slot, and the position behind its last. */
+  firstId = 0;
+  end = 0;
+  /** `new Promise(port.executor)` leaves its resolve function in `port.resolve`: one closure less a job. */
+  resolve!: (outcome: unknown) => void;
+  readonly executor = (resolve: (outcome: unknown) => void): void => {
+    this.resolve = resolve;
+  };
+  /** A fleet thread's look at its orders, whenever it is awake; `stirred` says that there are new ones. */
+  orders: { follow(): void; stirred(): boolean } | undefined;
+  /** Called for events this thread listens to: name index, queue id, row, job id, bytes. */
+  onEvent: ((event: number, queue: number, row: number, id: number, bytes: Uint8Array | undefined) => void) | undefined;
+  /** True: this thread's broker is closing, nothing new is taken. */
+  closing = false;
+  /** Called once when the log is poisoned. */
+  onPoison: ((error: MillraceError) => void) | undefined;
+  readonly #block: number;
+  #positions = new Int32Array(1024);
+  #settlers: (((outcome: unknown) => void) | undefined)[] = new Array(1024);
+  #values: unknown[] = new Array(1024);
+  #first = 0;
+  #count = 0;
+  /** Waits for positions that are not in order with the queue above: `Job.durable`. */
+  #late: { position: number; resolve: (outcome: unknown) => void }[] = [];
+  readonly #asking = new Map<number, Asking>();
+  readonly #watching = new Map<number, ((status: number, bytes: Uint8Array | undefined) => void)[]>();
+  readonly #rooms: RoomWaiter[] = [];
+  readonly #readies = new Set<ReadyWaiter>();
+  readonly #lost = new Map<number, { word: number; lost: () => void }>();
+  #nextRequest = 1;
+  #waiting = false;
+  #flushing = false;
+  #attending = false;
+  #events = 0;
+  #refusalsSeen = 0;
+  #retained = 0;
+  #holding = false;
+  #holder: NodeJS.Timeout | undefined;
+  #poison: MillraceError | undefined;
+  #closed = false;
+
+  constructor(shared: Shared, clock: Clock, limits: PortLimits, random: () => number = Math.random) {
+    this.shared = shared;
+    this.clock = clock;
+    this.limits = limits;
+    this.random = random;
+    this.owner = takeOwner(shared);
+    this.#block = this.owner * OwnerWord.WORDS;
+    this.ring = new Ring(shared.submitPlace, this.owner);
+    this.outbox = new Outbox(shared, this.ring);
+    this.zeroMs = shared.cells[Cell.MONOTONIC_ZERO_MS]!;
+    this.epoch = shared.control[Word.EPOCH]!;
+    this.#refusalsSeen = load(shared.control, Word.REFUSALS);
+  }
+
+  /** Throws when nothing can be asked of the broker any more. */
+  check(attempted: string): void {
+    const control = this.shared.control;
+    if (this.#closed || this.closing || load(control, Word.STATE) !== BrokerState.SERVING) {
+      throw new MillraceError('ERR_MILLRACE_CLOSED', `cannot ${attempted}: the broker is closed`);
+    }
+    if (load(control, Word.POISON) !== 0) throw this.poisonError();
+  }
+
+  /** A lease may still be settled while the broker closes; not after. */
+  checkSettle(attempted: string): void {
+    const control = this.shared.control;
+    if (this.#closed || load(control, Word.STATE) > BrokerState.CLOSING) {
+      throw new MillraceError('ERR_MILLRACE_CLOSED', `cannot ${attempted}: the broker is closed`);
+    }
+    if (load(control, Word.POISON) !== 0) throw this.poisonError();
+  }
+
+  /** The sticky error that everything fails with after the log's first failed write or flush. */
+  poisonError(): MillraceError {
+    const errno = POISON_CODES[load(this.shared.control, Word.POISON)] ?? 'UNKNOWN';
+    this.#poison ??= new MillraceError(
+      'ERR_MILLRACE_IO',
+      `cannot go on: writing the log failed with ${errno}, nothing more is written to it`,
+      { errno },
+    );
+    return this.#poison;
+  }
+
+  wallMs(): number {
+    return Math.floor(this.clock.wallMs());
+  }
+
+  /** Milliseconds since the broker's zero, wrapping: the scale of lease deadlines. */
+  monotonicMs(): number {
+    return Math.floor(this.clock.monotonicMs() - this.zeroMs) | 0;
+  }
+
+  /** Must be called before the records that will be waited for are published (C2). */
+  wantDurable(): void {
+    if (this.#count === 0 && this.#late.length === 0)
+      or(this.shared.owners, this.#block + OwnerWord.WANTS, Wants.DURABLE);
+  }
+
+  /** Calls `settle(value)` when everything below `position` is durable, or settle(a rejected promise). In order. */
+  awaitDurable(position: number, settle: (outcome: unknown) => void, value: unknown): void {
+    const size = this.#positions.length;
+    if (this.#count === size) this.#grow();
+    const at = (this.#first + this.#count++) & (this.#positions.length - 1);
+    this.#positions[at] = position;
+    this.#settlers[at] = settle;
+    this.#values[at] = value;
+    if (!this.#waiting) this.#arm();
+    else if (this.#count === 1) or(this.shared.owners, this.#block + OwnerWord.WANTS, Wants.DURABLE);
+  }
+
+  /**
+   * Moves the `jobs` records in `encoder` into the ring. False: no room now, and nothing changed.
+   * On success `firstId` and `end` say where they are.
+   */
+  trySubmitJobs(jobs: number): boolean {
+    const { shared, encoder, ring } = this;
+    const { control, cells } = shared;
+    if (this.outbox.bytes > 0 && !this.outbox.trySubmit()) return false;
+    if (cells[Cell.ARENA_BYTES]! > this.limits.memoryBytes) return false;
+    const before = add(control, Word.JOBS_RESERVED, jobs);
+    if (before + jobs > this.limits.jobsMax || !ring.tryReserve(encoder.slots)) {
+      add(control, Word.JOBS_RESERVED, -jobs);
+      return false;
+    }
+    const position = ring.position;
+    this.firstId = cells[Cell.ID_BASE]! + shared.absolute(position);
+    this.end = (position + encoder.slots) | 0;
+    encoder.moveInto(shared.slots, shared.slotOffset(position), 0, encoder.bytes, this.firstId);
+    ring.publish(position);
+    wake(control, Word.WRITER_ASLEEP);
+    return true;
+  }
+
+  /** Whether `trySubmitJobs` may succeed now. */
+  #admits(slots: number, jobs: number): boolean {
+    if (this.ring.used() + slots > this.ring.capacity) return false;
+    if (jobs === 0) return true;
+    const { control, cells } = this.shared;
+    return (
+      load(control, Word.JOBS_RESERVED) + jobs <= this.limits.jobsMax &&
+      cells[Cell.ARENA_BYTES]! <= this.limits.memoryBytes
+    );
+  }
+
+  /**
+   * Waits, without sleeping and for at most `maxMs`, until the scheduler has applied and offered what is committed:
+   * so that a synchronous look finds what this thread has already been told of.
+   */
+  catchUp(maxMs: number, enough: () => boolean = () => true): void {
+    const { control } = this.shared;
+    const committed = load(control, Word.COMMITTED);
+    const behind = (): boolean => ((load(control, Word.SUBMIT_HEAD) - committed) | 0) < 0 || !enough();
+    if (!behind()) return;
+    wake(control, Word.SCHEDULER_ASLEEP);
+    const until = performance.now() + maxMs;
+    while (behind() && performance.now() < until);
+  }
+
+  /** The same for a position that was submitted a while ago. */
+  durable(position: number): Promise<void> {
+    return new Promise((resolve) => {
+      this.wantDurable();
+      this.#late.push({ position, resolve: resolve as (outcome: unknown) => void });
+      this.attend();
+    });
+  }
+
+  /** Asks the scheduler, in order behind everything submitted so far. */
+  ask(verb: number, id: number, queue: number, question?: object): Promise<Answer> {
+    const request = this.request();
+    return new Promise((resolve, reject) => {
+      this.expect(request, { resolve, reject });
+      const at = this.outbox.append(RecordType.ASK, Level.MEMORY, id, queue, request, this.owner, verb);
+      if (question !== undefined) this.outbox.payloadText(at, JSON.stringify(question));
+      this.outbox.finish(at);
+      this.flush();
+    });
+  }
+
+  /** A question without an answer: `row` stands where the request would. */
+  tell(verb: number, id: number, queue: number, row: number): void {
+    const at = this.outbox.append(RecordType.ASK, Level.MEMORY, id, queue, row, this.owner, verb);
+    this.outbox.finish(at);
+    this.flushSoon();
+  }
+
+  request(): number {
+    const request = this.#nextRequest;
+    this.#nextRequest = request === 0x7fffffff ? 1 : request + 1;
+    return request;
+  }
+
+  expect(request: number, asking: Asking): void {
+    this.#asking.set(request, asking);
+    this.#armSoon();
+  }
+
+  forget(request: number): void {
+    this.#asking.delete(request);
+  }
+
+  /** Calls back once when the job ends. The scheduler must have been told to watch. */
+  watch(id: number, ended: (status: number, bytes: Uint8Array | undefined) => void): void {
+    const list = this.#watching.get(id);
+    if (list === undefined) this.#watching.set(id, [ended]);
+    else list.push(ended);
+    this.#armSoon();
+  }
+
+  unwatch(id: number, ended: (status: number, bytes: Uint8Array | undefined) => void): void {
+    const list = this.#watching.get(id)?.filter((one) => one !== ended) ?? [];
+    if (list.length === 0) this.#watching.delete(id);
+    else this.#watching.set(id, list);
+    this.#hold();
+  }
+
+  /** Jobs being run on this thread hold the process open. */
+  retain(by: number): void {
+    this.#retained += by;
+    this.#hold();
+  }
+
+  awaitRoom(waiter: RoomWaiter): void {
+    this.#rooms.push(waiter);
+    this.attend();
+  }
+
+  get crowded(): boolean {
+    return this.#rooms.length > 0;
+  }
+
+  awaitReady(waiter: ReadyWaiter): void {
+    this.#readies.add(waiter);
+    this.#hungry(waiter.group);
+    this.#armSoon();
+  }
+
+  cancelReady(waiter: ReadyWaiter): void {
+    this.#readies.delete(waiter);
+    this.#hold();
+  }
+
+  /** `lost` is called when the scheduler ends the lease on `row` that has this word. */
+  onLost(row: number, word: number, lost: () => void): void {
+    this.#lost.set(row, { word, lost });
+    this.#armSoon();
+  }
+
+  offLost(row: number, word: number): void {
+    if (this.#lost.get(row)?.word === word) this.#lost.delete(row);
+  }
+
+  /** Sets which events this thread hears of (`eventBit`s). */
+  listen(bits: number): void {
+    const { owners, control } = this.shared;
+    if (bits !== 0 && this.#events === 0) add(control, Word.LISTENERS, 1);
+    if (bits === 0 && this.#events !== 0) add(control, Word.LISTENERS, -1);
+    and(owners, this.#block + OwnerWord.WANTS, 0xff);
+    or(owners, this.#block + OwnerWord.WANTS, bits);
+    this.#events = bits;
+    this.#armSoon();
+  }
+
+  /** Submits the outbox at the end of the current task, once however often it is asked for. */
+  flushSoon(): void {
+    if (this.#flushing) return;
+    this.#flushing = true;
+    queueMicrotask(this.#flushNow);
+  }
+
+  /** Submits the outbox; what does not fit goes as soon as there is room. */
+  flush(): boolean {
+    this.#flushing = false;
+    if (this.outbox.trySubmit()) return true;
+    this.#armSoon();
+    return false;
+  }
+
+  /** Looks at everything that may have happened, then waits for more if something is still pending. */
+  attend(): void {
+    if (this.#attending) return;
+    this.#attending = true;
+    try {
+      this.#settleDurable();
+      this.#readReplies();
+      if (this.outbox.bytes > 0) this.outbox.trySubmit();
+      while (this.#rooms.length > 0 && this.outbox.bytes === 0 && this.#rooms[0]!.attempt()) this.#rooms.shift();
+      for (const waiter of this.#readies) if (waiter.attempt()) this.#readies.delete(waiter);
+      this.orders?.follow();
+      this.#checkEnd();
+    } finally {
+      this.#attending = false;
+    }
+    this.#arm();
+  }
+
+  /** This thread is done with the broker. What it still held goes back to ready. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.listen(0);
+    this.#rejectAll(new MillraceError('ERR_MILLRACE_CLOSED', 'the broker was closed while this was pending'));
+    clearInterval(this.#holder);
+    store(this.shared.owners, this.#block + OwnerWord.LEFT, 1);
+    markDead(this.shared, this.owner);
+  }
+
+  /** Resolves when everything this thread submitted is durable, or has failed. */
+  async drained(): Promise<void> {
+    while (!this.flush()) await new Promise<void>((resolve) => setImmediate(resolve));
+    const position = this.ring.tail();
+    await this.durable(position).catch(() => {});
+  }
+
+  readonly #flushNow = (): void => {
+    if (this.#flushing && !this.#closed) this.flush();
+  };
+
+  readonly #attendNow = (): void => {
+    this.#waiting = false;
+    this.attend();
+  };
+
+  readonly #attendSoon = (): void => {
+    this.#armQueued = false;
+    if (!this.#closed) this.attend();
+  };
+  #armQueued = false;
+
+  /** Arms after the current task, so that a burst of calls looks for work once. */
+  #armSoon(): void {
+    this.#hold();
+    if (this.#armQueued || this.#attending) return;
+    this.#armQueued = true;
+    queueMicrotask(this.#attendSoon);
+  }
+
+  #arm(): void {
+    this.#hold();
+    if (this.#closed || this.#attending) return;
+    const { owners } = this.shared;
+    const wants = this.#wants();
+    if (wants === 0) return;
+    if (this.#waiting) {
+      // Still asleep for an earlier reason: state the new one, then look for it (C2).
+      or(owners, this.#block + OwnerWord.WANTS, wants);
+      if (this.#hasWork()) this.#armSoon();
+      return;
+    }
+    store(owners, this.#block + OwnerWord.WANTS, wants | this.#events);
+    store(owners, this.#block + OwnerWord.ASLEEP, 1);
+    if (this.#hasWork()) {
+      store(owners, this.#block + OwnerWord.ASLEEP, 0);
+      this.#armSoon();
+      return;
+    }
+    const waited = Atomics.waitAsync(owners, this.#block + OwnerWord.ASLEEP, 1);
+    this.#waiting = true;
+    if (waited.async) waited.value.then(this.#attendNow);
+    else queueMicrotask(this.#attendNow);
+  }
+
+  #wants(): number {
+    let wants = 0;
+    if (this.#count > 0 || this.#late.length > 0) wants |= Wants.DURABLE;
+    if (this.#rooms.length > 0 || this.outbox.bytes > 0) wants |= Wants.ROOM;
+    if (this.#readies.size > 0) wants |= Wants.READY;
+    if (
+      this.#asking.size > 0 ||
+      this.#watching.size > 0 ||
+      this.#lost.size > 0 ||
+      this.#events !== 0 ||
+      this.orders !== undefined
+    ) {
+      wants |= Wants.REPLY;
+    }
+    return wants;
+  }
+
+  /** Looked at between storing ASLEEP and waiting (A1). */
+  #hasWork(): boolean {
+    const { control, owners, groups } = this.shared;
+    const committed = load(control, Word.COMMITTED);
+    if (this.#count > 0 && ((this.#positions[this.#first]! - committed) | 0) <= 0) return true;
+    for (const late of this.#late) if (((late.position - committed) | 0) <= 0) return true;
+    if (load(owners, this.#block + OwnerWord.REPLY_TAIL) !== owners[this.#block + OwnerWord.REPLY_HEAD]) return true;
+    if (load(control, Word.POISON) !== 0 && this.#holding) return true;
+    if (this.orders?.stirred() === true) return true;
+    if (load(control, Word.STATE) === BrokerState.CLOSED) return true;
+    if (this.outbox.bytes > 0) {
+      if (this.#admits(this.outbox.firstSlots(), 0)) return true;
+    } else if (this.#rooms.length > 0 && this.#admits(this.#rooms[0]!.slots, this.#rooms[0]!.jobs)) {
+      return true;
+    }
+    for (const waiter of this.#readies) {
+      this.#hungry(waiter.group);
+      const block = waiter.group * GroupWord.WORDS;
+      if (load(groups, block + GroupWord.HEAD) !== load(groups, block + GroupWord.TAIL)) return true;
+    }
+    return false;
+  }
+
+  #hungry(group: number): void {
+    const word = group * GroupWord.WORDS + GroupWord.HUNGRY + (this.owner >>> 5);
+    or(this.shared.groups, word, 1 << (this.owner & 31));
+  }
+
+  #hold(): void {
+    let holding =
+      this.#retained > 0 ||
+      this.#count > 0 ||
+      this.#late.length > 0 ||
+      this.#asking.size > 0 ||
+      this.#watching.size > 0 ||
+      this.#rooms.length > 0 ||
+      this.outbox.bytes > 0;
+    if (!holding) for (const waiter of this.#readies) if (waiter.holds) holding = true;
+    if (holding === this.#holding) return;
+    this.#holding = holding;
+    if (this.#holder === undefined) this.#holder = setInterval(() => {}, 0x3fffffff);
+    if (holding) this.#holder.ref();
+    else this.#holder.unref();
+  }
+
+  #settleDurable(): void {
+    if (this.#count === 0 && this.#late.length === 0) return;
+    const { control } = this.shared;
+    const committed = load(control, Word.COMMITTED);
+    const refusals = load(control, Word.REFUSALS) === this.#refusalsSeen ? undefined : this.#refusals();
+    const mask = this.#positions.length - 1;
+    while (this.#count > 0) {
+      const at = this.#first;
+      const position = this.#positions[at]!;
+      if (((position - committed) | 0) > 0) break;
+      const settle = this.#settlers[at]!;
+      const value = this.#values[at];
+      this.#settlers[at] = undefined;
+      this.#values[at] = undefined;
+      this.#first = (at + 1) & mask;
+      this.#count--;
+      if (refusals?.(position) === true) settle(Promise.reject(noSpace()));
+      else settle(value);
+    }
+    if (this.#late.length > 0) {
+      this.#late = this.#late.filter(({ position, resolve }) => {
+        if (((position - committed) | 0) > 0) return true;
+        resolve(refusals?.(position) === true ? Promise.reject(noSpace()) : undefined);
+        return false;
+      });
+    }
+    if (refusals !== undefined && this.#count === 0 && this.#late.length === 0) {
+      this.#refusalsSeen = load(control, Word.REFUSALS);
+    }
+  }
+
+  /** Tells whether the record that ends at a position was refused for want of disk space. */
+  #refusals(): (position: number) => boolean {
+    const { cells, control } = this.shared;
+    const count = load(control, Word.REFUSALS);
+    const ranges: [number, number][] = [];
+    for (let i = Math.max(0, count - REFUSALS_KEPT); i < count; i++) {
+      const at = Cell.REFUSED + 2 * (i % REFUSALS_KEPT);
+      ranges.push([cells[at]!, cells[at + 1]!]);
+    }
+    return (position) => {
+      const end = this.shared.absolute(position);
+      return ranges.some(([from, to]) => from < end && end <= to);
+    };
+  }
+
+  #readReplies(): void {
+    const { owners, replies, replyCells, arena } = this.shared;
+    const tail = load(owners, this.#block + OwnerWord.REPLY_TAIL);
+    let head = owners[this.#block + OwnerWord.REPLY_HEAD]!;
+    while (head !== tail) {
+      const at = (this.owner * REPLY_SLOTS + (head & (REPLY_SLOTS - 1))) * ReplyWord.WORDS;
+      const ref = replies[at + ReplyWord.REF]!;
+      const from = ref * ARENA_UNIT_BYTES;
+      const bytes = ref === 0 ? undefined : arena.u8.slice(from, from + replies[at + ReplyWord.BYTES]!);
+      const status = replies[at + ReplyWord.STATUS]!;
+      const request = replies[at + ReplyWord.REQUEST]!;
+      const row = replies[at + ReplyWord.ROW]!;
+      const id = replyCells[(at + ReplyWord.ID) >>> 1]!;
+      const kind = replies[at + ReplyWord.KIND]!;
+      head = (head + 1) | 0;
+      store(owners, this.#block + OwnerWord.REPLY_HEAD, head);
+      switch (kind) {
+        case Reply.OUTCOME: {
+          const watchers = this.#watching.get(id);
+          this.#watching.delete(id);
+          if (watchers !== undefined) for (const ended of watchers) ended(status, bytes ?? emptyResult(status));
+          break;
+        }
+        case Reply.LOST: {
+          const lease = this.#lost.get(row);
+          if (lease?.word !== status) break;
+          this.#lost.delete(row);
+          lease.lost();
+          break;
+        }
+        case Reply.EVENT:
+          this.onEvent?.(status, request, row, id, bytes);
+          break;
+        default: {
+          const asking = this.#asking.get(request);
+          this.#asking.delete(request);
+          asking?.resolve({ status, bytes, id });
+        }
+      }
+    }
+  }
+
+  #checkEnd(): void {
+    const { control } = this.shared;
+    if (load(control, Word.POISON) !== 0) {
+      const first = this.#poison === undefined;
+      const cause = this.poisonError();
+      const unknown = `cannot tell whether the job was accepted: ${cause.message}`;
+      this.#rejectDurable(() => new MillraceError('ERR_MILLRACE_OUTCOME_UNKNOWN', unknown, {}, cause));
+      this.#rejectAll(cause);
+      if (first) this.onPoison?.(cause);
+      return;
+    }
+    if (load(control, Word.STATE) === BrokerState.CLOSED && !this.#closed) {
+      this.#rejectAll(new MillraceError('ERR_MILLRACE_CLOSED', 'the broker was closed while this was pending'));
+    }
+  }
+
+  #rejectDurable(error: () => Error): void {
+    const mask = this.#positions.length - 1;
+    while (this.#count > 0) {
+      const settle = this.#settlers[this.#first]!;
+      this.#settlers[this.#first] = undefined;
+      this.#values[this.#first] = undefined;
+      this.#first = (this.#first + 1) & mask;
+      this.#count--;
+      settle(Promise.reject(error()));
+    }
+    const late = this.#late;
+    this.#late = [];
+    for (const { resolve } of late) resolve(Promise.reject(error()));
+  }
+
+  #rejectAll(error: Error): void {
+    this.#rejectDurable(() => error);
+    const asking = [...this.#asking.values()];
+    this.#asking.clear();
+    for (const { reject } of asking) reject(error);
+    const watching = [...this.#watching.values()];
+    this.#watching.clear();
+    for (const list of watching) for (const ended of list) ended(Outcome.UNKNOWN, errorBytes(error));
+    for (const room of this.#rooms.splice(0)) room.reject(error);
+    const readies = [...this.#readies];
+    this.#readies.clear();
+    for (const ready of readies) ready.reject(error);
+    this.outbox.clear();
+    this.#hold();
+  }
+
+  #grow(): void {
+    const size = this.#positions.length;
+    const positions = new Int32Array(2 * size);
+    const settlers: (((outcome: unknown) => void) | undefined)[] = new Array(2 * size);
+    const values: unknown[] = new Array(2 * size);
+    for (let i = 0; i < this.#count; i++) {
+      const at = (this.#first + i) & (size - 1);
+      positions[i] = this.#positions[at]!;
+      settlers[i] = this.#settlers[at];
+      values[i] = this.#values[at];
+    }
+    this.#positions = positions;
+    this.#settlers = settlers;
+    this.#values = values;
+    this.#first = 0;
+  }
+}
+
+function emptyResult(status: number): Uint8Array | undefined {
+  return status === Outcome.DONE_WITH_RESULT ? new Uint8Array(0) : undefined;
+}
+
+function errorBytes(error: Error): Uint8Array {
+  return Buffer.from(error.message);
+}
+
+function noSpace(): MillraceError {
+  return new MillraceError('ERR_MILLRACE_NO_SPACE', 'cannot enqueue: the disk is full, the job was not accepted');
+}
+
+/** Takes a free owner number for the calling thread. */
+function takeOwner(shared: Shared): number {
+  const { owners, control } = shared;
+  for (let owner: number = Owner.FIRST; owner < OWNERS; owner++) {
+    const block = owner * OwnerWord.WORDS;
+    if (load(owners, block + OwnerWord.STATE) !== OwnerState.FREE) continue;
+    if (compareExchange(owners, block + OwnerWord.STATE, OwnerState.FREE, OwnerState.ALIVE) !== OwnerState.FREE)
+      continue;
+    store(owners, block + OwnerWord.ASLEEP, 0);
+    store(owners, block + OwnerWord.WANTS, 0);
+    store(owners, block + OwnerWord.CLAIMING, 0);
+    store(owners, block + OwnerWord.SYSTEM_THREAD, systemThread());
+    store(owners, block + OwnerWord.THREAD, threadId + 1);
+    for (;;) {
+      const seen = load(control, Word.OWNERS_SEEN);
+      if (seen >= owner || compareExchange(control, Word.OWNERS_SEEN, seen, owner) === seen) break;
+    }
+    return owner;
+  }
+  throw new MillraceError(
+    'ERR_MILLRACE_FULL',
+    `cannot attach: ${OWNERS - Owner.FIRST} threads use this broker already`,
+  );
+}
+
+/** Says that an owner's thread is gone. The log writer repairs its slots, then the scheduler releases its leases. */
+export function markDead(shared: Shared, owner: number): void {
+  const { owners, control } = shared;
+  const state = owner * OwnerWord.WORDS + OwnerWord.STATE;
+  if (compareExchange(owners, state, OwnerState.ALIVE, OwnerState.DEAD) !== OwnerState.ALIVE) return;
+  add(control, Word.DEATHS, 1);
+  wake(control, Word.WRITER_ASLEEP);
+  wake(control, Word.SCHEDULER_ASLEEP);
+}
+
+/** The owners of one thread. */
+export function ownersOf(shared: Shared, thread: number): number[] {
+  const found: number[] = [];
+  for (let owner: number = Owner.FIRST; owner < OWNERS; owner++) {
+    const block = owner * OwnerWord.WORDS;
+    if (load(shared.owners, block + OwnerWord.STATE) !== OwnerState.ALIVE) continue;
+    if (load(shared.owners, block + OwnerWord.THREAD) === thread + 1) found.push(owner);
+  }
+  return found;
+}

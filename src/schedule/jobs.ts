@@ -1,0 +1,568 @@
+/**
+ * All jobs of the broker and what the log's records do to them: `apply` is the one function that replay and the
+ * running broker share, so a restart ends in the same state by construction. Scheduler thread only.
+ *
+ * J1  Only applied records change what a job is (attempts, runAt, dead, done); what the scheduler decides itself it
+ *     writes as a record and applies when that comes back committed.
+ * J2  `apply` reads no clock and no chance: times are in the record, made by whoever wrote it.
+ * J3  LIVE counts rows that are delayed, ready, offered or leaving; a row is in exactly one list: delays (delayed,
+ *     done), order (ready), leases (offered), the dead list (dead), none (leaving).
+ */
+import { ARENA_UNIT_BYTES, type Arena } from '../../native-free/arena.js';
+import { assert } from '../../native-free/assert.js';
+import { add } from '../../native-free/atomics.js';
+import { IdMap } from '../../native-free/id-map.js';
+import { Cell, LeaseState, QueueFlag, QueueWord, type Shared, Word } from '../../native-free/layout.js';
+import { queueNamed } from '../../native-free/names.js';
+import * as record from '../../native-free/record.js';
+import { At, Attribute, BODY, type Memory, type Reason, RecordType } from '../../native-free/record.js';
+import { TimingWheel } from '../../native-free/wheel.js';
+import { JobTable } from './job-table.js';
+import { withState } from './lease.js';
+import type { Outcomes } from './outcomes.js';
+import { EVENTS, type EventName, Outcome, type QueueRecord, type StoredError } from './questions.js';
+import { ReadyOrder } from './ready-order.js';
+import { Event, State } from './transitions.js';
+
+const ERRORS_KEPT = 5;
+const text = new TextDecoder();
+const utf8 = new TextEncoder();
+
+/** A queue as the scheduler knows it. */
+export class QueueState {
+  readonly id: number;
+  readonly order: ReadyOrder;
+  /** Word index of the queue's shared block, and cell index of the same. */
+  readonly block: number;
+  config: QueueRecord;
+  /** The timer set for a fresh offer, in milliseconds: the shortest visibility anybody asked for. */
+  armMs: number;
+  group = -1;
+  /** First and last dead row, 0 = none. */
+  deadFirst = 0;
+  deadLast = 0;
+
+  constructor(id: number, shared: Shared, config: QueueRecord) {
+    this.id = id;
+    this.block = id * QueueWord.WORDS;
+    this.order = new ReadyOrder(shared);
+    this.config = config;
+    this.armMs = config.visibility;
+  }
+}
+
+/** What a job that just ended or changed means for somebody outside: filled by `Scheduler`. */
+export interface Listener {
+  /** The queue has a ready row more. */
+  ready(queue: QueueState): void;
+  event(name: number, queue: QueueState, id: number, bytes: Uint8Array | undefined): void;
+  verdict(owner: number, request: number, id: number, duplicate: boolean): void;
+}
+
+export class Jobs {
+  readonly shared: Shared;
+  readonly table: JobTable;
+  readonly arena: Arena;
+  readonly ids: IdMap;
+  readonly queues: (QueueState | undefined)[] = [];
+  /** Monotonic: leases. */
+  readonly leases: TimingWheel;
+  /** Wall clock: delayed rows, and done rows until they are forgotten. */
+  readonly delays: TimingWheel;
+  readonly errors = new Map<number, StoredError[]>();
+  readonly reasons = new Map<number, Reason>();
+  readonly results = new Map<number, Uint8Array>();
+  listener: Listener | undefined;
+  /** True while the log is replayed: nobody waits, and owners named in records are of an earlier run. */
+  replaying = true;
+  wallMs = 0;
+  readonly #outcomes: Outcomes;
+  readonly #keys = new Map<string, number>();
+  #reservedBack = 0;
+  #done = 0;
+
+  constructor(shared: Shared, arena: Arena, outcomes: Outcomes, wallMs: number, monotonicMs: number) {
+    this.shared = shared;
+    this.arena = arena;
+    this.#outcomes = outcomes;
+    this.table = new JobTable(shared);
+    this.ids = new IdMap(shared.id);
+    this.leases = new TimingWheel({ when: shared.timer, next: shared.next, prev: shared.prev }, monotonicMs);
+    this.delays = new TimingWheel({ when: shared.runAt, next: shared.next, prev: shared.prev }, wallMs);
+    this.wallMs = wallMs;
+  }
+
+  /** Applies one committed record. `memory` is a ring, or a piece of the log. */
+  apply(memory: Memory, offset: number): void {
+    switch (record.typeOf(memory, offset)) {
+      case RecordType.ENQUEUE:
+        return this.#enqueue(memory, offset);
+      case RecordType.ACK:
+        return this.#ack(memory, offset);
+      case RecordType.ACK_MANY:
+        return this.#ackMany(memory, offset);
+      case RecordType.RETRY:
+        return this.#retry(memory, offset);
+      case RecordType.DEAD:
+        return this.#bury(memory, offset);
+      case RecordType.CANCEL:
+        return this.#cancel(memory, offset);
+      case RecordType.REDRIVE:
+        return this.#redrive(memory, offset);
+      case RecordType.PURGE:
+        return this.#purge(memory, offset);
+      case RecordType.QUEUE:
+        return this.#declare(memory, offset);
+      case RecordType.PAUSE:
+        return this.#pause(record.queueOf(memory, offset), true);
+      case RecordType.RESUME:
+        return this.#pause(record.queueOf(memory, offset), false);
+      case RecordType.EPOCH:
+        return;
+      default:
+        assert(false, 'a record type that recovery let through is applied');
+    }
+  }
+
+  /** Publishes the counters that are kept here while a batch is applied. */
+  settle(): void {
+    if (this.#reservedBack !== 0) {
+      if (!this.replaying) add(this.shared.control, Word.JOBS_RESERVED, -this.#reservedBack);
+      this.#reservedBack = 0;
+    }
+    const cells = this.shared.cells;
+    cells[Cell.DONE] = this.#done;
+    cells[Cell.ARENA_BYTES] = this.arena.usedBytes;
+    cells[Cell.LIVE] = this.ids.size;
+  }
+
+  /** Ends the replay: jobs are counted as reserved, and delayed rows that are due become ready. */
+  serve(): void {
+    this.settle();
+    this.replaying = false;
+    this.shared.control[Word.JOBS_RESERVED] = this.ids.size;
+  }
+
+  /** Where a record over the row's body would start: for `record.*Of` readers of `TIME` and behind. */
+  bodyOffset(row: number): number {
+    return this.shared.ref[row]! * ARENA_UNIT_BYTES - BODY;
+  }
+
+  /** The row of a live, dead or kept job, or 0. `hint` is tried first. */
+  find(id: number, hint = 0): number {
+    if (hint > 0 && hint < this.table.high && this.shared.id[hint] === id && this.table.state(hint) !== State.FREE) {
+      return hint;
+    }
+    const row = this.ids.find(id);
+    return row < 0 ? 0 : row;
+  }
+
+  queueOf(row: number): QueueState {
+    return this.queues[this.shared.queue[row]!]!;
+  }
+
+  attributeText(row: number, attribute: number): string {
+    const offset = this.bodyOffset(row);
+    const at = record.attributeAt(this.shared.arena, offset, attribute);
+    if (at < 0) return '';
+    const u8 = this.shared.arena.u8;
+    return text.decode(u8.slice(at + 2, at + 2 + (u8[at]! | (u8[at + 1]! << 8))));
+  }
+
+  /** A delayed row's time has come, or a kept one's retention is over. */
+  due(row: number): void {
+    if (this.shared.runAt[row]! > this.wallMs) {
+      this.delays.insert(row, this.shared.runAt[row]!);
+      return;
+    }
+    if (this.table.state(row) === State.DONE) {
+      this.table.move(row, Event.FORGET);
+      this.#release(row);
+      return;
+    }
+    const queue = this.queueOf(row);
+    this.table.move(row, Event.DUE);
+    this.#delayed(queue, -1);
+    this.#ready(row, queue);
+  }
+
+  /** The wall clock went back: every row that waits for it is sorted in anew. */
+  rewind(wallMs: number): void {
+    this.delays.reset(wallMs);
+    for (let row = 1; row < this.table.high; row++) {
+      const state = this.table.state(row);
+      if (state === State.DELAYED || state === State.DONE) this.delays.insert(row, this.shared.runAt[row]!);
+    }
+  }
+
+  /** Takes a row out of whatever holds it, ahead of the record that will say why. An offered row's lease must be over. */
+  takeOut(row: number): void {
+    const queue = this.queueOf(row);
+    this.#unlist(row, queue);
+    this.table.move(row, Event.TAKE_OUT);
+    add(this.shared.queues, queue.block + QueueWord.SETTLING, 1);
+  }
+
+  /** An offered row that nobody leased goes back into the order, at its place. */
+  withdraw(row: number): void {
+    const queue = this.queueOf(row);
+    this.leases.cancel(row);
+    this.table.move(row, Event.WITHDRAW);
+    this.#ready(row, queue);
+  }
+
+  /** `owner` is told when the row's job ends. */
+  watch(row: number, owner: number): void {
+    this.#outcomes.watch(row, owner);
+  }
+
+  /** Tells `owner` how a job that is gone ended, if that is still known. */
+  tell(owner: number, id: number): void {
+    this.#outcomes.tell(owner, id);
+  }
+
+  /** Rows of a queue's dead list after the row of `after` (0 = from the first), oldest death first. */
+  nextDead(queue: QueueState, row: number): number {
+    return row === 0 ? queue.deadFirst : this.shared.next[row]!;
+  }
+
+  /** A job's payload bytes, copied out. */
+  payload(row: number): Uint8Array {
+    const offset = this.bodyOffset(row);
+    const end = this.shared.ref[row]! * ARENA_UNIT_BYTES + this.shared.bytes[row]!;
+    return this.shared.arena.u8.slice(end - record.sizeOf(this.shared.arena, offset), end);
+  }
+
+  #enqueue(memory: Memory, offset: number): void {
+    const { shared } = this;
+    const id = record.idOf(memory, offset);
+    const queue = this.queues[record.queueOf(memory, offset)];
+    assert(queue !== undefined, 'a job of a queue that no record declared');
+    const attributes = record.attributesOf(memory, offset);
+    let owner = 0;
+    let request = 0;
+    if ((attributes & Attribute.WATCH) !== 0 && !this.replaying) {
+      const at = record.attributeAt(memory, offset, Attribute.WATCH);
+      owner = memory.i32[at >>> 2]!;
+      request = memory.i32[(at >>> 2) + 1]!;
+    }
+    let key = '';
+    if ((attributes & Attribute.KEY) !== 0) {
+      key = this.#keyOf(memory, offset, queue.id);
+      const holder = this.#keys.get(key);
+      if (request !== 0) {
+        this.listener?.verdict(owner, request, holder === undefined ? id : shared.id[holder]!, holder !== undefined);
+      }
+      if (holder !== undefined) {
+        this.#reservedBack++;
+        return;
+      }
+    }
+    const row = this.table.take();
+    assert(row !== 0, 'the job table is full');
+    const bytes = record.bytesOf(memory, offset) - BODY;
+    const ref = this.arena.alloc(bytes);
+    assert(ref > 0, 'the arena is full');
+    copyBody(memory, offset + BODY, shared.arena, ref * ARENA_UNIT_BYTES, bytes);
+    if (key !== '') this.#keys.set(key, row);
+    shared.id[row] = id;
+    shared.queue[row] = queue.id;
+    shared.priority[row] = memory.i32[(offset + At.ROW) >>> 2]!;
+    shared.ref[row] = ref;
+    shared.bytes[row] = bytes;
+    shared.counts[row] = 0;
+    this.ids.insert(row);
+    if (owner !== 0 && request === 0) this.#outcomes.watch(row, owner);
+    shared.queues[queue.block + QueueWord.LIVE]!++;
+    shared.cells[Cell.ENQUEUED]!++;
+    const runAt = record.runAtOf(memory, offset);
+    shared.runAt[row] = runAt;
+    if (runAt > this.wallMs) {
+      this.table.move(row, Event.ENQUEUE_LATER);
+      this.#delayed(queue, 1);
+      this.delays.insert(row, runAt);
+    } else {
+      this.table.move(row, Event.ENQUEUE);
+      this.#ready(row, queue);
+    }
+  }
+
+  #ack(memory: Memory, offset: number): void {
+    const size = record.bytesOf(memory, offset) - At.ATTRIBUTES;
+    const at = offset + At.ATTRIBUTES;
+    const result = size >= 0 ? memory.u8.slice(at, at + size) : undefined;
+    this.#finish(record.idOf(memory, offset), record.rowOf(memory, offset), record.timeOf(memory, offset), result);
+  }
+
+  #ackMany(memory: Memory, offset: number): void {
+    const time = record.timeOf(memory, offset);
+    const end = offset + record.bytesOf(memory, offset);
+    for (let at = offset + record.HEADER_BYTES; at < end; at += 16) {
+      this.#finish(memory.f64[at >>> 3]!, memory.i32[(at + 8) >>> 2]!, time, undefined);
+    }
+  }
+
+  #finish(id: number, hint: number, timeMs: number, result: Uint8Array | undefined): void {
+    const row = this.find(id, hint);
+    if (row === 0 || !this.#isLive(row)) return;
+    const queue = this.queueOf(row);
+    this.#left(row, queue);
+    this.#done++;
+    this.shared.queueCells[(queue.block + QueueWord.DONE) >>> 1]!++;
+    this.listener?.event(EVENT_COMPLETED, queue, id, result);
+    const status = result === undefined ? Outcome.DONE : Outcome.DONE_WITH_RESULT;
+    this.#outcomes.end(row, id, status, result);
+    const keyKept = this.#keyRetention(row);
+    const keep = Math.max(queue.config.resultRetention, keyKept);
+    if (keep > 0 && timeMs + keep > this.wallMs) {
+      if (keyKept <= 0) this.#releaseKey(row);
+      this.table.move(row, Event.FINISH_KEPT);
+      if (result !== undefined) this.results.set(row, result);
+      this.shared.runAt[row] = timeMs + keep;
+      this.delays.insert(row, timeMs + keep);
+      return;
+    }
+    this.table.move(row, Event.FINISH);
+    if (!this.replaying) this.#outcomes.remember(id, status, result);
+    this.#release(row);
+  }
+
+  #retry(memory: Memory, offset: number): void {
+    const row = this.find(record.idOf(memory, offset), record.rowOf(memory, offset));
+    if (row === 0 || !this.#isLive(row)) return;
+    const queue = this.queueOf(row);
+    this.#left(row, queue);
+    const runAt = record.timeOf(memory, offset);
+    this.table.count(row, record.attemptsOf(memory, offset), record.crashesOf(memory, offset));
+    const error = this.#failure(row, memory, offset);
+    if (!this.replaying) {
+      this.shared.cells[Cell.RETRIED]!++;
+      if (error !== undefined) this.listener?.event(EVENT_FAILED, queue, this.shared.id[row]!, error);
+    }
+    this.#again(row, queue, runAt);
+  }
+
+  #bury(memory: Memory, offset: number): void {
+    const row = this.find(record.idOf(memory, offset), record.rowOf(memory, offset));
+    if (row === 0 || !this.#isLive(row)) return;
+    const queue = this.queueOf(row);
+    const id = this.shared.id[row]!;
+    this.#left(row, queue);
+    this.table.count(row, record.attemptsOf(memory, offset), record.crashesOf(memory, offset));
+    this.table.move(row, Event.BURY);
+    const reason = record.reasonOf(memory, offset);
+    this.reasons.set(row, reason);
+    this.#failure(row, memory, offset);
+    this.#releaseKey(row);
+    const { next, prev } = this.shared;
+    prev[row] = queue.deadLast;
+    next[row] = 0;
+    if (queue.deadLast === 0) queue.deadFirst = row;
+    else next[queue.deadLast] = row;
+    queue.deadLast = row;
+    this.shared.queues[queue.block + QueueWord.DEAD]!++;
+    this.shared.cells[Cell.DEAD]!++;
+    if (this.replaying) return;
+    const errors = this.errors.get(row);
+    const told = utf8.encode(JSON.stringify({ reason, error: errors?.[errors.length - 1] }));
+    this.listener?.event(EVENT_DEAD, queue, id, told);
+    this.#outcomes.end(row, id, Outcome.DEAD, told);
+  }
+
+  #cancel(memory: Memory, offset: number): void {
+    const row = this.find(record.idOf(memory, offset), record.rowOf(memory, offset));
+    if (row === 0 || !this.#isLive(row)) return;
+    this.#left(row, this.queueOf(row));
+    this.#removed(row, Outcome.CANCELLED);
+    this.shared.cells[Cell.CANCELLED]!++;
+  }
+
+  #redrive(memory: Memory, offset: number): void {
+    const row = this.find(record.idOf(memory, offset), record.rowOf(memory, offset));
+    if (row === 0 || this.table.state(row) !== State.DEAD) return;
+    const queue = this.queueOf(row);
+    this.#undead(row, queue);
+    this.table.count(row, 0, 0);
+    this.shared.queues[queue.block + QueueWord.LIVE]!++;
+    this.#again(row, queue, record.timeOf(memory, offset));
+  }
+
+  #purge(memory: Memory, offset: number): void {
+    const row = this.find(record.idOf(memory, offset), record.rowOf(memory, offset));
+    if (row === 0 || this.table.state(row) !== State.DEAD) return;
+    this.#undead(row, this.queueOf(row));
+    this.#removed(row, Outcome.REMOVED);
+  }
+
+  #declare(memory: Memory, offset: number): void {
+    const id = record.queueOf(memory, offset);
+    const at = offset + At.ATTRIBUTES;
+    const config = JSON.parse(text.decode(memory.u8.slice(at, at + record.sizeOf(memory, offset)))) as QueueRecord;
+    const queue = this.queues[id];
+    if (queue === undefined) {
+      if (this.replaying) {
+        assert(queueNamed(this.shared, config.name, id) === id, 'two queues of one name in the log');
+      }
+      this.queues[id] = new QueueState(id, this.shared, config);
+    } else {
+      queue.config = config;
+      queue.armMs = Math.min(queue.armMs, config.visibility);
+    }
+    this.shared.queues[id * QueueWord.WORDS + QueueWord.FLAGS]! |= QueueFlag.DECLARED;
+  }
+
+  #pause(id: number, paused: boolean): void {
+    const queue = this.queues[id];
+    if (queue === undefined) return;
+    if (paused) this.shared.queues[queue.block + QueueWord.FLAGS]! |= QueueFlag.PAUSED;
+    else this.shared.queues[queue.block + QueueWord.FLAGS]! &= ~QueueFlag.PAUSED;
+    this.listener?.ready(queue);
+  }
+
+  #isLive(row: number): boolean {
+    const state = this.table.state(row);
+    return state !== State.DEAD && state !== State.DONE && state !== State.FREE;
+  }
+
+  /** A live row leaves the lists it is in; its lease word becomes idle. */
+  #left(row: number, queue: QueueState): void {
+    const state = this.table.state(row);
+    if (state === State.OFFERED || state === State.LEAVING) {
+      add(this.shared.queues, queue.block + QueueWord.SETTLING, -1);
+    }
+    if (state !== State.LEAVING) this.#unlist(row, queue);
+    const lease = this.shared.lease;
+    Atomics.store(lease, row, withState(lease[row]!, LeaseState.IDLE));
+    if (--this.shared.queues[queue.block + QueueWord.LIVE]! === 0) {
+      // Every settling record has been applied: whatever threads that died in between left in these is over.
+      this.shared.queues[queue.block + QueueWord.LEASED] = 0;
+      this.shared.queues[queue.block + QueueWord.SETTLING] = 0;
+    }
+  }
+
+  #unlist(row: number, queue: QueueState): void {
+    switch (this.table.state(row)) {
+      case State.DELAYED:
+        this.delays.cancel(row);
+        this.#delayed(queue, -1);
+        break;
+      case State.READY:
+        queue.order.remove(row);
+        break;
+      case State.OFFERED:
+        this.leases.cancel(row);
+        break;
+      default:
+        assert(false, 'a row that is in no list is taken out of one');
+    }
+  }
+
+  #again(row: number, queue: QueueState, runAt: number): void {
+    const live = this.shared.queues;
+    // #left has taken it from LIVE; a redriven one was added by its caller.
+    if (this.table.state(row) !== State.DEAD) live[queue.block + QueueWord.LIVE]!++;
+    this.shared.runAt[row] = runAt;
+    if (runAt > this.wallMs) {
+      this.table.move(row, Event.RETRY_LATER);
+      this.#delayed(queue, 1);
+      this.delays.insert(row, runAt);
+    } else {
+      this.table.move(row, Event.RETRY);
+      this.#ready(row, queue);
+    }
+  }
+
+  #ready(row: number, queue: QueueState): void {
+    queue.order.push(row);
+    this.listener?.ready(queue);
+  }
+
+  #delayed(queue: QueueState, by: number): void {
+    this.shared.queues[queue.block + QueueWord.DELAYED]! += by;
+  }
+
+  #undead(row: number, queue: QueueState): void {
+    const { next, prev } = this.shared;
+    const before = prev[row]!;
+    const after = next[row]!;
+    if (before === 0) queue.deadFirst = after;
+    else next[before] = after;
+    if (after === 0) queue.deadLast = before;
+    else prev[after] = before;
+    next[row] = 0;
+    prev[row] = 0;
+    this.reasons.delete(row);
+    this.shared.queues[queue.block + QueueWord.DEAD]!--;
+  }
+
+  #removed(row: number, outcome: number): void {
+    const id = this.shared.id[row]!;
+    this.table.move(row, Event.REMOVE);
+    this.#outcomes.end(row, id, outcome, undefined);
+    if (!this.replaying) this.#outcomes.remember(id, outcome, undefined);
+    this.#release(row);
+  }
+
+  /** The row's job is gone for good. */
+  #release(row: number): void {
+    this.#releaseKey(row);
+    if (this.errors.size > 0) this.errors.delete(row);
+    if (this.results.size > 0) this.results.delete(row);
+    this.arena.free(this.shared.ref[row]!, this.shared.bytes[row]!);
+    this.shared.ref[row] = 0;
+    this.ids.remove(row);
+    this.table.give(row);
+    this.#reservedBack++;
+  }
+
+  /** Keeps the error of a RETRY or DEAD; returns its bytes. */
+  #failure(row: number, memory: Memory, offset: number): Uint8Array | undefined {
+    const size = record.sizeOf(memory, offset);
+    if (size === 0) return undefined;
+    const bytes = memory.u8.slice(offset + At.ATTRIBUTES, offset + At.ATTRIBUTES + size);
+    const errors = this.errors.get(row) ?? [];
+    errors.push(JSON.parse(text.decode(bytes)) as StoredError);
+    if (errors.length > ERRORS_KEPT) errors.shift();
+    this.errors.set(row, errors);
+    return bytes;
+  }
+
+  #keyOf(memory: Memory, offset: number, queue: number): string {
+    const at = record.attributeAt(memory, offset, Attribute.KEY);
+    const length = memory.u8[at]! | (memory.u8[at + 1]! << 8);
+    return `${queue}:${text.decode(memory.u8.slice(at + 2, at + 2 + length))}`;
+  }
+
+  #keyRetention(row: number): number {
+    const offset = this.bodyOffset(row);
+    const at = record.attributeAt(this.shared.arena, offset, Attribute.KEY_RETENTION);
+    return at < 0 ? 0 : this.shared.arena.f64[at / 8]!;
+  }
+
+  #releaseKey(row: number): void {
+    if (this.#keys.size === 0) return;
+    const offset = this.bodyOffset(row);
+    if ((record.attributesOf(this.shared.arena, offset) & Attribute.KEY) === 0) return;
+    const key = this.#keyOf(this.shared.arena, offset, this.shared.queue[row]!);
+    if (this.#keys.get(key) === row) this.#keys.delete(key);
+  }
+}
+
+export const EVENT_DEAD = EVENTS.indexOf('dead' satisfies EventName);
+export const EVENT_FAILED = EVENTS.indexOf('failed' satisfies EventName);
+export const EVENT_COMPLETED = EVENTS.indexOf('completed' satisfies EventName);
+export const EVENT_EXPIRED = EVENTS.indexOf('expired' satisfies EventName);
+
+/** Copies a body to its arena block, which starts at a multiple of 16 as the body does at a multiple of 8. */
+function copyBody(from: Memory, fromByte: number, to: Memory, toByte: number, bytes: number): void {
+  if (bytes <= 512) {
+    const source = from.i32;
+    const target = to.i32;
+    const first = fromByte >>> 2;
+    const at = toByte / 4;
+    const words = (bytes + 3) >>> 2;
+    for (let word = 0; word < words; word++) target[at + word] = source[first + word]!;
+  } else {
+    to.u8.set(from.u8.subarray(fromByte, fromByte + bytes), toByte);
+  }
+}

@@ -1,0 +1,63 @@
+/**
+ * The entry of the scheduler's thread. It replays the log first and posts what it found; the opener answers by
+ * serving. Then it runs until the broker closes, and exits by itself.
+ */
+import { parentPort, workerData } from 'node:worker_threads';
+import { runAgent } from '../../native-free/agent.js';
+import { Arena } from '../../native-free/arena.js';
+import { Cell, Shared, type SharedBuffers, Word } from '../../native-free/layout.js';
+import { clockOver } from '../clock.js';
+import { MillraceError } from '../errors.js';
+import { useChecksum } from '../log/checksum.js';
+import { type Recovery, recover } from '../log/recovery.js';
+import { DiskStorage } from '../log/storage.js';
+import { Jobs } from './jobs.js';
+import { Outcomes } from './outcomes.js';
+import { Replies } from './replies.js';
+import { Scheduler } from './scheduler.js';
+
+export interface SchedulerThreadData {
+  readonly buffers: SharedBuffers;
+  readonly dir: string;
+  readonly options: { readonly nativeFree: boolean; readonly clock?: SharedArrayBuffer };
+}
+
+export type SchedulerReply =
+  | { readonly type: 'recovered'; readonly recovery: Recovery }
+  | {
+      readonly type: 'failed';
+      readonly code: string;
+      readonly message: string;
+      readonly facts: Readonly<Record<string, unknown>>;
+    };
+
+const { buffers, dir, options } = workerData as SchedulerThreadData;
+
+function start(): Scheduler {
+  useChecksum({ nativeFree: options.nativeFree });
+  const shared = new Shared(buffers);
+  const clock = clockOver(options.clock);
+  const arena = new Arena(buffers.arena, 64, buffers.arena.byteLength);
+  const replies = new Replies(shared, arena);
+  const monotonicMs = Math.floor(clock.monotonicMs() - shared.cells[Cell.MONOTONIC_ZERO_MS]!);
+  const jobs = new Jobs(shared, arena, new Outcomes(replies), Math.floor(clock.wallMs()), monotonicMs);
+  const recovery = recover(new DiskStorage(), dir, (memory, offset) => jobs.apply(memory, offset));
+  jobs.serve();
+  shared.cells[Cell.RECOVERED] = recovery.records;
+  parentPort!.postMessage({ type: 'recovered', recovery } satisfies SchedulerReply);
+  return new Scheduler(shared, jobs, replies, clock);
+}
+
+try {
+  const scheduler = start();
+  runAgent(scheduler, new Shared(buffers).control, Word.SCHEDULER_ASLEEP);
+} catch (error) {
+  const message = error instanceof Error ? error.message : String(error);
+  const facts: Record<string, unknown> = {};
+  if (error instanceof MillraceError) {
+    for (const [name, value] of Object.entries(error)) if (typeof value !== 'object') facts[name] = value;
+  }
+  const code = error instanceof MillraceError ? error.code : 'ERR_MILLRACE_IO';
+  parentPort!.postMessage({ type: 'failed', code, message, facts } satisfies SchedulerReply);
+  if (!(error instanceof MillraceError)) throw error;
+}

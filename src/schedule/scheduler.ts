@@ -1,0 +1,489 @@
+/**
+ * The scheduler agent: follows the log writer's watermark, applies each record to the jobs, keeps every group's ready
+ * ring filled up to its credit, fires timers, ends leases whose time or thread is over, and answers questions.
+ * One worker thread (`scheduler-thread`), or stepped by a simulation. Sole writer of table, order and wheels.
+ *
+ * S1  A record is applied only below the watermark: nothing is handed out before it is as durable as it asked to be.
+ * S2  It never waits for room in the submit ring: its own records stay in `#outbox`, in order, and it goes on.
+ * S3  A row is armed in `leases` before it enters a ready ring. When its timer fires, the lease word says what to do;
+ *     a lease whose deadline moved is armed again, so extending costs its holder one store.
+ * S4  What a dead thread held is released only after everything it submitted has been applied (OwnerWord.DRAINED).
+ */
+import { type Agent, wake, wakeOwners } from '../../native-free/agent.js';
+import { assert } from '../../native-free/assert.js';
+import { and, compareExchange, load, store } from '../../native-free/atomics.js';
+import { backoffMs } from '../../native-free/backoff.js';
+import {
+  BrokerState,
+  Cell,
+  GroupWord,
+  LeaseState,
+  Owner,
+  OwnerState,
+  OwnerWord,
+  QueueFlag,
+  QueueWord,
+  READY_SLOTS,
+  type Shared,
+  Terms,
+  Wants,
+  Word,
+} from '../../native-free/layout.js';
+import { Outbox } from '../../native-free/outbox.js';
+import * as record from '../../native-free/record.js';
+import { Level, limitsWord, REASONS, type Reason, RecordType } from '../../native-free/record.js';
+import { initialiseRing, Ring } from '../../native-free/ring.js';
+import type { Clock } from '../clock.js';
+import { Answers } from './answers.js';
+import { EVENT_EXPIRED, type Jobs, type Listener, type QueueState } from './jobs.js';
+import { leaseState, nextOffer, withState } from './lease.js';
+import { EVENT_OVERRUN, eventBit, Reply } from './questions.js';
+import type { Replies } from './replies.js';
+import { Event, State } from './transitions.js';
+
+const RESERVATIONS_A_STEP = 256;
+const OFFERS_A_STEP = 1024;
+const REFUSED_AGAIN_MS = 50;
+/** How often a parked scheduler looks at the wall clock while delayed jobs wait for it. */
+const WALL_LOOK_MS = 1000;
+
+/** A group of consumers: one ready ring, filled from one queue. */
+interface Group {
+  readonly queue: QueueState;
+  readonly ring: Ring;
+  readonly block: number;
+  active: boolean;
+}
+
+export class Scheduler implements Agent, Listener {
+  finished = false;
+  readonly #shared: Shared;
+  readonly #jobs: Jobs;
+  readonly #replies: Replies;
+  readonly #clock: Clock;
+  readonly #random: () => number;
+  readonly #ring: Ring;
+  readonly #outbox: Outbox;
+  readonly #answers: Answers;
+  readonly #groups: Group[] = [];
+  #active: Group[] = [];
+  readonly #adopted: QueueState[] = [];
+  readonly #offers = new Int32Array(2 * OFFERS_A_STEP);
+  readonly #zeroMs: number;
+  #cursor: number;
+  #monotonicMs = 0;
+  #wallMs = 0;
+  #deathsSeen = 0;
+  #listening = 0;
+  #refusedUntilMs = 0;
+  readonly #onLease = (row: number): void => this.#leaseTimer(row);
+  readonly #onDelay = (row: number): void => this.#jobs.due(row);
+
+  constructor(shared: Shared, jobs: Jobs, replies: Replies, clock: Clock, random: () => number = Math.random) {
+    this.#shared = shared;
+    this.#jobs = jobs;
+    this.#replies = replies;
+    this.#clock = clock;
+    this.#random = random;
+    this.#ring = new Ring(shared.submitPlace, Owner.SCHEDULER);
+    this.#outbox = new Outbox(shared, this.#ring);
+    this.#cursor = this.#ring.head();
+    this.#zeroMs = shared.cells[Cell.MONOTONIC_ZERO_MS]!;
+    this.#answers = new Answers(shared, jobs, replies, this.#outbox, {
+      takeOut: (row) => this.#tryTakeOut(row),
+      rearm: (row) => this.#rearm(row),
+      nowMs: () => this.#wallMs,
+    });
+    jobs.listener = this;
+    this.#readClocks();
+  }
+
+  step(): number {
+    this.#readClocks();
+    let work = this.#follow();
+    work += this.#jobs.leases.advance(this.#monotonicMs, this.#onLease);
+    work += this.#jobs.delays.advance(this.#wallMs, this.#onDelay);
+    work += this.#answers.retry();
+    work += this.#deaths();
+    work += this.#fill();
+    work += this.#submit();
+    work += this.#replies.flush();
+    if (work > 0) {
+      this.#jobs.settle();
+      // Last, so that whoever sees the head at the watermark also sees what was offered.
+      this.#ring.releaseTo(this.#cursor);
+      wakeOwners(this.#shared, Wants.ROOM);
+    } else {
+      this.#mayFinish();
+    }
+    return work;
+  }
+
+  idleForMs(): number {
+    const { leases, delays } = this.#jobs;
+    let ms = leases.nextAtMs() - this.#monotonicMs;
+    if (delays.size > 0) ms = Math.min(ms, delays.nextAtMs() - this.#wallMs, WALL_LOOK_MS);
+    if (this.#replies.waiting || this.#answers.waiting) ms = Math.min(ms, 1);
+    if (this.#outbox.bytes > 0) ms = Math.min(ms, Math.max(1, this.#refusedUntilMs - this.#monotonicMs));
+    return Math.max(0, ms);
+  }
+
+  ready(queue: QueueState): void {
+    if (queue.group < 0) return;
+    const group = this.#groups[queue.group]!;
+    if (group.active) return;
+    group.active = true;
+    this.#active.push(group);
+  }
+
+  event(name: number, queue: QueueState, id: number, bytes: Uint8Array | undefined): void {
+    if (this.#listening === 0 || this.#jobs.replaying) return;
+    this.#toListeners(name, queue.id, 0, id, bytes);
+  }
+
+  #toListeners(name: number, request: number, row: number, id: number, bytes: Uint8Array | undefined): void {
+    const { owners, control } = this.#shared;
+    const bit = eventBit(name);
+    const seen = load(control, Word.OWNERS_SEEN);
+    for (let owner: number = Owner.FIRST; owner <= seen; owner++) {
+      if ((load(owners, owner * OwnerWord.WORDS + OwnerWord.WANTS) & bit) === 0) continue;
+      this.#replies.send(owner, Reply.EVENT, request, name, row, id, bytes);
+    }
+  }
+
+  verdict(owner: number, request: number, id: number, duplicate: boolean): void {
+    this.#replies.send(owner, Reply.VERDICT, request, duplicate ? 1 : 0, 0, id);
+  }
+
+  #readClocks(): void {
+    this.#monotonicMs = Math.floor(this.#clock.monotonicMs() - this.#zeroMs);
+    const wallMs = Math.floor(this.#clock.wallMs());
+    const jobs = this.#jobs;
+    if (wallMs < jobs.delays.nowMs) jobs.rewind(wallMs);
+    this.#wallMs = wallMs;
+    jobs.wallMs = wallMs;
+  }
+
+  /** Applies what has been committed since the last step and frees its slots (S1). */
+  #follow(): number {
+    const shared = this.#shared;
+    const committed = load(shared.control, Word.COMMITTED);
+    if (this.#cursor === committed) return 0;
+    this.#listening = load(shared.control, Word.LISTENERS);
+    const memory = shared.slots;
+    const jobs = this.#jobs;
+    let work = 0;
+    while (this.#cursor !== committed && work < RESERVATIONS_A_STEP) {
+      const count = this.#ring.countAt(this.#cursor);
+      let at = shared.slotOffset(this.#cursor);
+      const end = at + count * record.SLOT_BYTES;
+      while (at < end) {
+        const type = record.typeOf(memory, at);
+        if (type === RecordType.VOID) break;
+        if (record.levelOf(memory, at) === Level.REFUSED) this.#refused(at, type);
+        else if (type === RecordType.ASK) this.#answers.answer(memory, at);
+        else jobs.apply(memory, at);
+        at += record.paddedBytes(record.bytesOf(memory, at));
+      }
+      this.#ring.release(this.#cursor, count);
+      this.#cursor = (this.#cursor + count) | 0;
+      work++;
+    }
+    return work;
+  }
+
+  /** The disk was full for this record. An enqueue is over, its producer is told; anything else is tried again. */
+  #refused(at: number, type: number): void {
+    const memory = this.#shared.slots;
+    if (type === RecordType.ENQUEUE) {
+      Atomics.sub(this.#shared.control, Word.JOBS_RESERVED, 1);
+      return;
+    }
+    const bytes = record.paddedBytes(record.bytesOf(memory, at));
+    const copy = memory.u8.slice(at, at + bytes);
+    this.#outbox.appendCopy(copy, Level.FSYNC);
+    this.#refusedUntilMs = this.#monotonicMs + REFUSED_AGAIN_MS;
+  }
+
+  /** Offers rows in order until each ready ring holds its credit (S3). */
+  #fill(): number {
+    if (load(this.#shared.control, Word.GROUPS) !== this.#groups.length) this.#adoptGroups();
+    if (this.#active.length === 0) return this.#announceGroups();
+    let work = 0;
+    const still: Group[] = [];
+    for (const group of this.#active) {
+      work += this.#offer(group);
+      if (group.queue.order.size > 0) still.push(group);
+      else group.active = false;
+    }
+    this.#active = still;
+    return work + this.#announceGroups();
+  }
+
+  #adoptGroups(): void {
+    const shared = this.#shared;
+    const count = load(shared.control, Word.GROUPS);
+    for (let index = this.#groups.length; index < count; index++) {
+      const block = index * GroupWord.WORDS;
+      const id = load(shared.groups, block + GroupWord.QUEUE);
+      const queue = this.#jobs.queues[id];
+      // The queue's own record may still be on its way.
+      if (queue === undefined) return;
+      const place = shared.readyPlace(index);
+      initialiseRing(place);
+      const group = { queue, ring: new Ring(place, Owner.SCHEDULER), block, active: false };
+      this.#groups.push(group);
+      queue.group = index;
+      this.ready(queue);
+      this.#adopted.push(queue);
+    }
+  }
+
+  /** Tells whoever waits for it that a new group has been filled for the first time. */
+  #announceGroups(): number {
+    const count = this.#adopted.length;
+    for (const queue of this.#adopted) store(this.#shared.queues, queue.block + QueueWord.GROUP, queue.group + 1);
+    this.#adopted.length = 0;
+    return count;
+  }
+
+  #offer(group: Group): number {
+    const shared = this.#shared;
+    const { queue, ring, block } = group;
+    const paused = (shared.queues[queue.block + QueueWord.FLAGS]! & QueueFlag.PAUSED) !== 0;
+    const credit = Math.min(load(shared.groups, block + GroupWord.CREDIT), READY_SLOTS);
+    const room = paused ? 0 : Math.min(credit - ring.used(), queue.order.size, OFFERS_A_STEP);
+    const { lease } = shared;
+    const armAt = this.#monotonicMs + queue.armMs;
+    let count = 0;
+    for (; count < room; count++) {
+      const row = queue.order.pop();
+      const word = nextOffer(lease[row]!);
+      shared.holder[row] = 0;
+      store(lease, row, word);
+      this.#jobs.table.move(row, Event.OFFER);
+      this.#jobs.leases.insert(row, armAt);
+      this.#offers[2 * count] = row;
+      this.#offers[2 * count + 1] = word;
+    }
+    if (count > 0) {
+      assert(ring.tryPushMany(this.#offers, count), 'a ready ring holds no more than its credit');
+      this.#feed(block, count);
+    }
+    shared.groups[block + GroupWord.BACKLOG] = queue.order.size;
+    const oldest = queue.order.peek();
+    shared.queueCells[(queue.block + QueueWord.OLDEST_READY) >>> 1] = oldest === 0 ? 0 : shared.runAt[oldest]!;
+    return count;
+  }
+
+  /** Wakes at most `count` owners that found this ring empty. */
+  #feed(block: number, count: number): void {
+    const { groups, owners } = this.#shared;
+    let left = count;
+    for (let word = 0; word < 8 && left > 0; word++) {
+      const index = block + GroupWord.HUNGRY + word;
+      let bits = load(groups, index);
+      while (bits !== 0 && left > 0) {
+        const bit = bits & -bits;
+        bits &= ~bit;
+        and(groups, index, ~bit);
+        wake(owners, (word * 32 + (31 - Math.clz32(bit))) * OwnerWord.WORDS + OwnerWord.ASLEEP);
+        left--;
+      }
+    }
+  }
+
+  #leaseTimer(row: number): void {
+    const shared = this.#shared;
+    const word = load(shared.lease, row);
+    switch (leaseState(word)) {
+      case LeaseState.READY:
+        this.#jobs.leases.insert(row, this.#monotonicMs + this.#jobs.queueOf(row).armMs);
+        return;
+      case LeaseState.CLAIMING:
+        this.#jobs.leases.insert(row, this.#monotonicMs + 1);
+        return;
+      case LeaseState.LEASED: {
+        const left = (load(shared.deadline, row) - (this.#monotonicMs | 0)) | 0;
+        if (left > 0) {
+          this.#jobs.leases.insert(row, this.#monotonicMs + left);
+          return;
+        }
+        // L4: from here the holder's extend waits for the verdict, so look once more at what it may just have stored.
+        const expiring = withState(word, LeaseState.EXPIRING);
+        if (compareExchange(shared.lease, row, word, expiring) !== word) return;
+        const more = (load(shared.deadline, row) - (this.#monotonicMs | 0)) | 0;
+        if (more > 0) {
+          store(shared.lease, row, word);
+          this.#jobs.leases.insert(row, this.#monotonicMs + more);
+          return;
+        }
+        store(shared.lease, row, withState(word, LeaseState.IDLE));
+        this.#lost(row, word);
+        shared.cells[Cell.EXPIRED]!++;
+        this.event(EVENT_EXPIRED, this.#jobs.queueOf(row), shared.id[row]!, undefined);
+        if (shared.terms[row] === Terms.TIMEOUT) this.#charge(row, 'timeout', 'the run took longer than its timeout');
+        else this.#charge(row, 'lease', 'the lease expired before the job was acked, failed or extended');
+        return;
+      }
+      default:
+        // SETTLED: its record is on the way. If its thread dies first, #release finds it.
+        return;
+    }
+  }
+
+  /** The lease is over at the scheduler's hand: counted, and its holder told. */
+  #lost(row: number, word: number): void {
+    const queue = this.#jobs.queueOf(row);
+    Atomics.sub(this.#shared.queues, queue.block + QueueWord.LEASED, 1);
+    const holder = this.#shared.holder[row]!;
+    if (holder === 0) return;
+    this.#replies.send(holder, Reply.LOST, 0, word, row, this.#shared.id[row]!);
+    if (this.#shared.terms[row] === Terms.VISIBILITY) return;
+    // A fleet has to see to the thread that may still be at it.
+    this.#toListeners(EVENT_OVERRUN, holder, row, word, undefined);
+  }
+
+  /** Ends an attempt of an offered row whose lease is over: a RETRY with backoff, or a DEAD record. */
+  #charge(row: number, reason: Reason, message: string): void {
+    const jobs = this.#jobs;
+    const offset = jobs.bodyOffset(row);
+    const arena = this.#shared.arena;
+    const crashed = reason === 'crash';
+    const attempts = Math.min(0xffff, jobs.table.attempts(row) + (crashed ? 0 : 1));
+    const crashes = Math.min(0xff, jobs.table.crashes(row) + (crashed ? 1 : 0));
+    const dead = crashed ? crashes >= record.crashesOf(arena, offset) : attempts >= record.attemptsOf(arena, offset);
+    const { config } = jobs.queueOf(row);
+    const error = { name: 'Error', message };
+    jobs.takeOut(row);
+    const at = dead
+      ? this.#append(RecordType.DEAD, row, this.#wallMs, attempts, crashes, reason === 'lease' ? 'attempts' : reason)
+      : this.#append(
+          RecordType.RETRY,
+          row,
+          this.#wallMs + (crashed ? 0 : backoffMs(config, attempts, this.#random)),
+          attempts,
+          crashes,
+          reason,
+        );
+    this.#outbox.payloadText(at, JSON.stringify(error));
+    this.#outbox.finish(at);
+  }
+
+  #append(type: number, row: number, timeMs: number, attempts: number, crashes: number, reason: Reason): number {
+    const { id, queue, arena } = this.#shared;
+    const level = record.jobLevelOf(arena, this.#jobs.bodyOffset(row));
+    const limits = limitsWord(attempts, crashes, REASONS.indexOf(reason));
+    return this.#outbox.append(type, level, id[row]!, queue[row]!, row, timeMs, limits);
+  }
+
+  /** Takes a live row out for a cancellation. False: a consumer is between two words, try again; null: too late. */
+  #tryTakeOut(row: number): boolean | null {
+    const jobs = this.#jobs;
+    const state = jobs.table.state(row);
+    if (state === State.OFFERED) {
+      const word = load(this.#shared.lease, row);
+      const from = leaseState(word);
+      if (from === LeaseState.CLAIMING) return false;
+      if (from === LeaseState.SETTLED || from === LeaseState.IDLE) return null;
+      if (!jobs.table.tryEndLease(row, from)) return false;
+      if (from === LeaseState.LEASED) this.#lost(row, word);
+    } else if (state !== State.DELAYED && state !== State.READY) {
+      return null;
+    }
+    jobs.takeOut(row);
+    return true;
+  }
+
+  #rearm(row: number): void {
+    const jobs = this.#jobs;
+    if (row <= 0 || row >= jobs.table.high || jobs.table.state(row) !== State.OFFERED) return;
+    const queue = jobs.queueOf(row);
+    const left = Math.max(0, (load(this.#shared.deadline, row) - (this.#monotonicMs | 0)) | 0);
+    queue.armMs = Math.max(1, Math.min(queue.armMs, left));
+    jobs.leases.cancel(row);
+    jobs.leases.insert(row, this.#monotonicMs + left);
+  }
+
+  /** Releases what dead threads held, once all they submitted has been applied (S4). */
+  #deaths(): number {
+    const { control, owners } = this.#shared;
+    const deaths = load(control, Word.DEATHS);
+    if (deaths === this.#deathsSeen) return 0;
+    let work = 0;
+    let open = false;
+    const seen = load(control, Word.OWNERS_SEEN);
+    for (let owner = Owner.FIRST; owner <= seen; owner++) {
+      const block = owner * OwnerWord.WORDS;
+      const state = load(owners, block + OwnerWord.STATE);
+      if (state === OwnerState.DEAD) open = true;
+      if (state !== OwnerState.DRAINED) continue;
+      if (((this.#cursor - load(owners, block + OwnerWord.DRAINED)) | 0) < 0) {
+        open = true;
+        continue;
+      }
+      this.#release(owner);
+      work++;
+    }
+    if (!open) this.#deathsSeen = deaths;
+    return work;
+  }
+
+  #release(owner: number): void {
+    const shared = this.#shared;
+    const jobs = this.#jobs;
+    const block = owner * OwnerWord.WORDS;
+    const claiming = load(shared.owners, block + OwnerWord.CLAIMING) - 1;
+    const left = load(shared.owners, block + OwnerWord.LEFT) === 1;
+    for (let row = 1; row < jobs.table.high; row++) {
+      if (jobs.table.state(row) !== State.OFFERED) continue;
+      const word = load(shared.lease, row);
+      switch (leaseState(word)) {
+        case LeaseState.READY:
+          // It may have taken this row's entry out of the ring. A new offer makes any entry left behind stale.
+          if (jobs.table.tryEndLease(row, LeaseState.READY)) jobs.withdraw(row);
+          break;
+        case LeaseState.CLAIMING:
+          if (row === claiming && jobs.table.tryEndLease(row, LeaseState.CLAIMING)) jobs.withdraw(row);
+          break;
+        case LeaseState.LEASED:
+          if (shared.holder[row] !== owner) break;
+          if (!jobs.table.tryEndLease(row, LeaseState.LEASED)) break;
+          Atomics.sub(shared.queues, jobs.queueOf(row).block + QueueWord.LEASED, 1);
+          if (left) jobs.withdraw(row);
+          else this.#charge(row, 'crash', 'the thread that ran the job exited');
+          break;
+        case LeaseState.SETTLED:
+          // Settled, and the record never came: as if it had not been settled.
+          if (shared.holder[row] !== owner || !jobs.table.tryEndLease(row, LeaseState.SETTLED)) break;
+          Atomics.sub(shared.queues, jobs.queueOf(row).block + QueueWord.SETTLING, 1);
+          jobs.withdraw(row);
+          break;
+        default:
+          break;
+      }
+    }
+    this.#replies.drop(owner);
+    store(shared.owners, block + OwnerWord.CLAIMING, 0);
+    store(shared.owners, block + OwnerWord.LEFT, 0);
+    store(shared.owners, block + OwnerWord.WANTS, 0);
+    store(shared.owners, block + OwnerWord.STATE, OwnerState.FREE);
+  }
+
+  /** Moves the outbox into the submit ring, as much as fits (S2). */
+  #submit(): number {
+    if (this.#outbox.bytes === 0 || this.#refusedUntilMs > this.#monotonicMs) return 0;
+    const before = this.#outbox.waitingBytes;
+    this.#outbox.trySubmit();
+    return before - this.#outbox.waitingBytes;
+  }
+
+  #mayFinish(): void {
+    const { control } = this.#shared;
+    const state = load(control, Word.STATE);
+    if (state === BrokerState.CLOSED) this.finished = true;
+    if (state !== BrokerState.CLOSING || this.#outbox.bytes > 0) return;
+    if (this.#cursor === load(control, Word.COMMITTED) && this.#cursor === this.#ring.tail()) this.finished = true;
+    else if (load(control, Word.POISON) !== 0) this.finished = true;
+  }
+}
