@@ -6,22 +6,25 @@
 // 2. The words of an Int32Array count as their four little-endian bytes.
 //
 // Slicing by 8 after Kounavis and Berry, "A systematic approach to building high performance software-based CRC
-// generators" (2005): eight bytes a step, each looked up in the table of its distance from the end.
+// generators" (2005): eight bytes a step, each looked up in the table of its distance from the end. What depends on the
+// CRC so far comes last in each step, and as a balanced tree: 10 % of the time. Slicing by 16 was slower up to 1024 bytes
+// (66 ns instead of 50 for 104), eight tables are faster than one with offsets (5 %).
 
 const POLYNOMIAL_REFLECTED = 0x82f63b78;
 
-/** Eight tables of 256 in a row: entry 256 * k + b is byte b followed by k zero bytes. */
-const T = tables(8);
+/** Entry b of table k is the CRC of byte b followed by k zero bytes. */
+const [T0, T1, T2, T3, T4, T5, T6, T7] = tables();
 
-function tables(count: number): Int32Array {
-  const table = new Int32Array(256 * count);
+function tables(): Int32Array[] {
+  const first = new Int32Array(256);
   for (let byte = 0; byte < 256; byte++) {
     let crc = byte;
     for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? POLYNOMIAL_REFLECTED : 0);
-    table[byte] = crc;
+    first[byte] = crc;
   }
-  for (let at = 256; at < table.length; at++) table[at] = (table[at - 256] >>> 8) ^ table[table[at - 256] & 255];
-  return table;
+  const all = [first];
+  while (all.length < 8) all.push(all[all.length - 1].map((crc) => (crc >>> 8) ^ first[crc & 255]));
+  return all;
 }
 
 /** CRC of bytes[from, to), unsigned. */
@@ -29,17 +32,11 @@ export function crc32c(bytes: Uint8Array, from: number, to: number, seed = 0): n
   let crc = ~seed;
   let at = from;
   for (const end = to - 7; at < end; at += 8) {
-    crc =
-      T[1792 + ((crc ^ bytes[at]) & 255)] ^
-      T[1536 + (((crc >>> 8) ^ bytes[at + 1]) & 255)] ^
-      T[1280 + (((crc >>> 16) ^ bytes[at + 2]) & 255)] ^
-      T[1024 + ((crc >>> 24) ^ bytes[at + 3])] ^
-      T[768 + bytes[at + 4]] ^
-      T[512 + bytes[at + 5]] ^
-      T[256 + bytes[at + 6]] ^
-      T[bytes[at + 7]];
+    const far = T3[bytes[at + 4]] ^ T2[bytes[at + 5]] ^ T1[bytes[at + 6]] ^ T0[bytes[at + 7]];
+    const near = crc ^ (bytes[at] | (bytes[at + 1] << 8) | (bytes[at + 2] << 16) | (bytes[at + 3] << 24));
+    crc = far ^ (T7[near & 255] ^ T6[(near >>> 8) & 255] ^ (T5[(near >>> 16) & 255] ^ T4[near >>> 24]));
   }
-  for (; at < to; at++) crc = (crc >>> 8) ^ T[(crc ^ bytes[at]) & 255];
+  for (; at < to; at++) crc = (crc >>> 8) ^ T0[(crc ^ bytes[at]) & 255];
   return ~crc >>> 0;
 }
 
@@ -48,17 +45,10 @@ export function crc32cWords(words: Int32Array, fromWord: number, toWord: number,
   let crc = ~seed;
   let at = fromWord;
   for (const end = toWord - 1; at < end; at += 2) {
+    const last = words[at + 1];
+    const far = T3[last & 255] ^ T2[(last >>> 8) & 255] ^ (T1[(last >>> 16) & 255] ^ T0[last >>> 24]);
     const near = crc ^ words[at];
-    const far = words[at + 1];
-    crc =
-      T[1792 + (near & 255)] ^
-      T[1536 + ((near >>> 8) & 255)] ^
-      T[1280 + ((near >>> 16) & 255)] ^
-      T[1024 + (near >>> 24)] ^
-      T[768 + (far & 255)] ^
-      T[512 + ((far >>> 8) & 255)] ^
-      T[256 + ((far >>> 16) & 255)] ^
-      T[far >>> 24];
+    crc = far ^ (T7[near & 255] ^ T6[(near >>> 8) & 255] ^ (T5[(near >>> 16) & 255] ^ T4[near >>> 24]));
   }
   return at < toWord ? crc32cMix(~crc, words[at]) : ~crc >>> 0;
 }
@@ -66,7 +56,5 @@ export function crc32cWords(words: Int32Array, fromWord: number, toWord: number,
 /** The CRC `seed` continued over the four bytes of one word, unsigned. */
 export function crc32cMix(seed: number, word: number): number {
   const near = ~seed ^ word;
-  return (
-    ~(T[768 + (near & 255)] ^ T[512 + ((near >>> 8) & 255)] ^ T[256 + ((near >>> 16) & 255)] ^ T[near >>> 24]) >>> 0
-  );
+  return ~(T3[near & 255] ^ T2[(near >>> 8) & 255] ^ (T1[(near >>> 16) & 255] ^ T0[near >>> 24])) >>> 0;
 }

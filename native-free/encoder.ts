@@ -82,7 +82,7 @@ export class Encoder {
     const { i32, f64 } = this.memory;
     let present = 0;
     let at = offset + At.ATTRIBUTES;
-    if (fields.runAtMs === fields.runAtMs) {
+    if (!Number.isNaN(fields.runAtMs)) {
       present |= Attribute.RUN_AT;
       f64[at >>> 3] = fields.runAtMs;
       at += 8;
@@ -93,12 +93,12 @@ export class Encoder {
       i32[(at >>> 2) + 1] = fields.timeoutMs;
       at += 8;
     }
-    if (fields.keyRetentionMs === fields.keyRetentionMs) {
+    if (!Number.isNaN(fields.keyRetentionMs)) {
       present |= Attribute.KEY_RETENTION;
       f64[at >>> 3] = fields.keyRetentionMs;
       at += 8;
     }
-    if (fields.expiresAtMs === fields.expiresAtMs) {
+    if (!Number.isNaN(fields.expiresAtMs)) {
       present |= Attribute.EXPIRES_AT;
       f64[at >>> 3] = fields.expiresAtMs;
       at += 8;

@@ -6,6 +6,7 @@ import { NAME_BYTES_MAX } from '../native-free/layout.js';
 import { Level, RECORD_BYTES_MAX } from '../native-free/record.js';
 import type { Clock } from './clock.js';
 import { MillraceError, shown } from './errors.js';
+import type { StorageModule } from './log/storage.js';
 
 /** 'fsync': flushed before ok. 'os': written, survives the process. 'memory': not logged. */
 export type Durability = 'fsync' | 'os' | 'memory';
@@ -29,6 +30,8 @@ export interface BrokerOptions {
   readonly ringSlots?: number;
   /** True: no native add-on is loaded. Default false. */
   readonly nativeFree?: boolean;
+  /** Another disk, for tests and benches. Default: the file system. */
+  readonly storage?: StorageModule;
   /** Time, for tests: see `millrace/testing`. */
   readonly clock?: Clock;
   /** Chance, for tests: used for backoff on the calling thread. Default Math.random. */

@@ -31,7 +31,7 @@ import { type Handler, LocalWorker, type Worker } from '../fleet/worker.js';
 import { useChecksum } from '../log/checksum.js';
 import { type DirectoryLock, lockDirectory } from '../log/lock.js';
 import type { Recovery } from '../log/recovery.js';
-import { DiskStorage } from '../log/storage.js';
+import { DiskStorage, type StorageModule } from '../log/storage.js';
 import { POISON_CODES } from '../log/writer.js';
 import type { StartWriter, WriterReply, WriterThreadData } from '../log/writer-thread.js';
 import {
@@ -60,6 +60,7 @@ export interface BrokerHandle {
   readonly buffers: SharedBuffers;
   readonly settings: BrokerSettings;
   readonly clock: SharedArrayBuffer | undefined;
+  readonly storage: StorageModule | undefined;
 }
 
 export interface BrokerStats {
@@ -400,6 +401,8 @@ export async function open(dir: string, options: BrokerOptions = {}): Promise<Br
   });
   let threads: { writer: ServiceThread; scheduler: ServiceThread } | undefined;
   try {
+    const storage =
+      options.storage === undefined ? undefined : { ...options.storage, module: String(options.storage.module) };
     const clock: Clock = options.clock ?? new SystemClock();
     const replayBytes = logBytes(new DiskStorage(), path);
     const buffers = allocateShared({
@@ -413,7 +416,7 @@ export async function open(dir: string, options: BrokerOptions = {}): Promise<Br
     });
     const shared = new Shared(buffers);
     shared.cells[Cell.MONOTONIC_ZERO_MS] = clock.monotonicMs();
-    const handle: BrokerHandle = { id: randomUUID(), dir: path, buffers, settings, clock: clock.shared };
+    const handle: BrokerHandle = { id: randomUUID(), dir: path, buffers, settings, clock: clock.shared, storage };
     threads = startThreads(handle);
     const recovery = await serve(threads, shared, settings.ringSlots);
     const broker = new Broker(handle, shared, clock, options.random);
@@ -433,8 +436,12 @@ export async function open(dir: string, options: BrokerOptions = {}): Promise<Br
 }
 
 function startThreads(handle: BrokerHandle): { writer: ServiceThread; scheduler: ServiceThread } {
-  const { buffers, dir, settings, clock } = handle;
-  const schedulerData: SchedulerThreadData = { buffers, dir, options: { nativeFree: settings.nativeFree, clock } };
+  const { buffers, dir, settings, clock, storage } = handle;
+  const schedulerData: SchedulerThreadData = {
+    buffers,
+    dir,
+    options: { nativeFree: settings.nativeFree, clock, storage },
+  };
   const writerData: WriterThreadData = {
     buffers,
     dir,
@@ -443,6 +450,7 @@ function startThreads(handle: BrokerHandle): { writer: ServiceThread; scheduler:
       batchRecordsMax: settings.batchRecordsMax,
       lingerMs: settings.lingerMs,
       clock,
+      storage,
     },
   };
   return {

@@ -136,7 +136,8 @@ function cut(text: string): string {
 export function revivedError(stored: StoredError): Error {
   const error = new Error(stored.message);
   error.name = stored.name;
-  if (stored.stack !== undefined) error.stack = stored.stack;
+  error.stack = stored.stack ?? `${stored.name}: ${stored.message}`;
+  if (stored.cause !== undefined) error.cause = stored.cause;
   if (stored.code !== undefined) Object.assign(error, { code: stored.code });
   return error;
 }

@@ -42,6 +42,21 @@ export interface Storage {
   identity(dir: string): string;
 }
 
+/** Another disk, for tests and benches: a module whose default export makes a Storage out of `data`, in each thread. */
+export interface StorageModule {
+  /** A file URL or path. */
+  readonly module: URL | string;
+  /** Structured-cloneable. */
+  readonly data?: unknown;
+}
+
+/** The storage that an option names; the disk when it names none. */
+export async function storageOf(given: StorageModule | undefined): Promise<Storage> {
+  if (given === undefined) return new DiskStorage();
+  const { default: make } = (await import(String(given.module))) as { default: (data: unknown) => Storage };
+  return make(given.data);
+}
+
 /** The errno name of a failed storage call; Node says UNKNOWN for those it has no name for. */
 export function errnoOf(error: unknown): string {
   const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;

@@ -9,7 +9,7 @@ import { Shared, type SharedBuffers, Word } from '../../native-free/layout.js';
 import { clockOver } from '../clock.js';
 import { MillraceError } from '../errors.js';
 import type { Recovery } from './recovery.js';
-import { DiskStorage } from './storage.js';
+import { type StorageModule, storageOf } from './storage.js';
 import { LogWriter } from './writer.js';
 
 export interface WriterThreadData {
@@ -22,6 +22,7 @@ export interface WriterThreadData {
     readonly lingerMs?: number;
     /** A manual clock's memory. */
     readonly clock?: SharedArrayBuffer;
+    readonly storage?: StorageModule;
   };
 }
 
@@ -40,7 +41,7 @@ export type WriterReply =
       readonly facts: Readonly<Record<string, unknown>>;
     };
 
-parentPort!.once('message', ({ recovery, idBase, epoch }: StartWriter) => {
+parentPort!.once('message', async ({ recovery, idBase, epoch }: StartWriter) => {
   const { buffers, dir, options } = workerData as WriterThreadData;
   const shared = new Shared(buffers);
   const clock = clockOver(options.clock);
@@ -48,7 +49,7 @@ parentPort!.once('message', ({ recovery, idBase, epoch }: StartWriter) => {
   try {
     const writer = new LogWriter({
       shared,
-      storage: new DiskStorage(),
+      storage: await storageOf(options.storage),
       dir,
       recovery,
       idBase,

@@ -153,8 +153,7 @@ export class Jobs {
     if (hint > 0 && hint < this.table.high && this.shared.id[hint] === id && this.table.state(hint) !== State.FREE) {
       return hint;
     }
-    const row = this.ids.find(id);
-    return row < 0 ? 0 : row;
+    return Math.max(0, this.ids.find(id));
   }
 
   queueOf(row: number): QueueState {

@@ -10,7 +10,7 @@ import { clockOver } from '../clock.js';
 import { MillraceError } from '../errors.js';
 import { useChecksum } from '../log/checksum.js';
 import { type Recovery, recover } from '../log/recovery.js';
-import { DiskStorage } from '../log/storage.js';
+import { type Storage, type StorageModule, storageOf } from '../log/storage.js';
 import { Jobs } from './jobs.js';
 import { Outcomes } from './outcomes.js';
 import { Replies } from './replies.js';
@@ -19,7 +19,11 @@ import { Scheduler } from './scheduler.js';
 export interface SchedulerThreadData {
   readonly buffers: SharedBuffers;
   readonly dir: string;
-  readonly options: { readonly nativeFree: boolean; readonly clock?: SharedArrayBuffer };
+  readonly options: {
+    readonly nativeFree: boolean;
+    readonly clock?: SharedArrayBuffer;
+    readonly storage?: StorageModule;
+  };
 }
 
 export type SchedulerReply =
@@ -33,7 +37,7 @@ export type SchedulerReply =
 
 const { buffers, dir, options } = workerData as SchedulerThreadData;
 
-function start(): Scheduler {
+function start(storage: Storage): Scheduler {
   useChecksum({ nativeFree: options.nativeFree });
   const shared = new Shared(buffers);
   const clock = clockOver(options.clock);
@@ -41,7 +45,7 @@ function start(): Scheduler {
   const replies = new Replies(shared, arena);
   const monotonicMs = Math.floor(clock.monotonicMs() - shared.cells[Cell.MONOTONIC_ZERO_MS]!);
   const jobs = new Jobs(shared, arena, new Outcomes(replies), Math.floor(clock.wallMs()), monotonicMs);
-  const recovery = recover(new DiskStorage(), dir, (memory, offset) => jobs.apply(memory, offset));
+  const recovery = recover(storage, dir, (memory, offset) => jobs.apply(memory, offset));
   jobs.serve();
   shared.cells[Cell.RECOVERED] = recovery.records;
   parentPort!.postMessage({ type: 'recovered', recovery } satisfies SchedulerReply);
@@ -49,7 +53,7 @@ function start(): Scheduler {
 }
 
 try {
-  const scheduler = start();
+  const scheduler = start(await storageOf(options.storage));
   runAgent(scheduler, new Shared(buffers).control, Word.SCHEDULER_ASLEEP);
 } catch (error) {
   const message = error instanceof Error ? error.message : String(error);
