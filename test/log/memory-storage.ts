@@ -24,7 +24,7 @@ export interface Operation {
 }
 
 /** What a faulty disk does to one operation: nothing, or write only so many bytes. It may also throw. */
-export type Fault = (operation: Operation) => number | void;
+export type Fault = (operation: Operation) => number | undefined;
 
 export type Sector = 'durable' | 'live' | 'zero' | 'ones';
 
@@ -61,7 +61,10 @@ export class MemoryStorage implements Storage {
     };
   }
 
-  crash(sector: (name: string, index: number) => Sector = () => 'durable', names: 'durable' | 'live' = 'durable'): MemoryStorage {
+  crash(
+    sector: (name: string, index: number) => Sector = () => 'durable',
+    names: 'durable' | 'live' = 'durable',
+  ): MemoryStorage {
     const after = new MemoryStorage();
     after.#directories = new Set(this.#directories);
     for (const [path, inode] of names === 'durable' ? this.#durableNames : this.#names) {
@@ -108,7 +111,9 @@ export class MemoryStorage implements Storage {
 
   /** Every live byte, to compare. */
   snapshot(): Record<string, string> {
-    return Object.fromEntries([...this.#names].sort().map(([path, { live }]) => [path, Buffer.from(live).toString('base64')]));
+    return Object.fromEntries(
+      [...this.#names].sort().map(([path, { live }]) => [path, Buffer.from(live).toString('base64')]),
+    );
   }
 
   ensureDirectory(dir: string): void {
@@ -194,7 +199,14 @@ export class MemoryStorage implements Storage {
       },
       close: () => {
         this.openFiles--;
-        Object.assign(file, { size: closed, read: closed, write: closed, sync: closed, truncate: closed, close: closed });
+        Object.assign(file, {
+          size: closed,
+          read: closed,
+          write: closed,
+          sync: closed,
+          truncate: closed,
+          close: closed,
+        });
       },
     };
     return file;
@@ -248,7 +260,10 @@ function torn(inode: Inode, choose: (index: number) => Sector): Uint8Array {
     const to = Math.min(from + SECTOR_BYTES, length);
     if (choice === 'durable' || to <= from) continue;
     if (choice === 'live') result.set(live.subarray(from, to), from);
-    else result.fill(choice === 'zero' ? 0 : 0xff, from, to);
+    else {
+      // Garbage comes in place of what was being written; bytes that are the same live and durable are not touched.
+      for (let at = from; at < to; at++) if (live[at] !== durable[at]) result[at] = choice === 'zero' ? 0 : 0xff;
+    }
   }
   return result;
 }

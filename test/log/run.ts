@@ -3,15 +3,17 @@
  * as client threads do, the writer driven by `step()`, and a scheduler that only releases what was committed.
  */
 import { Encoder } from '../../native-free/encoder.js';
-import { allocateShared, OwnerState, OwnerWord, Shared, Word } from '../../native-free/layout.js';
-import { Level, type Memory, RecordType, bytesOf, idOf, levelOf, typeOf } from '../../native-free/record.js';
+import { allocateShared, OwnerState, OwnerWord, reservationSlotsMax, Shared, Word } from '../../native-free/layout.js';
+import { bytesOf, idOf, Level, levelOf, type Memory, RecordType, sizeOf, typeOf } from '../../native-free/record.js';
 import { initialiseRing, Ring } from '../../native-free/ring.js';
-import { recover, type Recovery } from '../../src/log/recovery.js';
+import { type Recovery, recover } from '../../src/log/recovery.js';
 import type { Storage } from '../../src/log/storage.js';
 import { LogWriter, type LogWriterOptions } from '../../src/log/writer.js';
 
 export const DIR = '/data';
 const PRODUCER = 3;
+/** The parts of shared memory that the writer never looks at are the same for every run. */
+const UNUSED = allocateShared({ ringSlots: 2, rows: 2, arenaBytes: 64 });
 
 export interface RunOptions extends Partial<LogWriterOptions> {
   readonly ringSlots?: number;
@@ -29,7 +31,7 @@ export interface Seen {
 
 export function seen(memory: Memory, offset: number): Seen {
   const bytes = bytesOf(memory, offset);
-  const size = typeOf(memory, offset) === RecordType.ENQUEUE ? memory.i32[(offset + 36) >> 2] : 0;
+  const size = typeOf(memory, offset) === RecordType.ENQUEUE ? sizeOf(memory, offset) : 0;
   const from = offset + bytes - size;
   return {
     id: idOf(memory, offset),
@@ -57,9 +59,16 @@ export class Run {
     this.recovery = recover(storage, DIR, (memory, offset) => this.replayed.push(seen(memory, offset)), {
       random: () => 0.123456789,
     });
-    this.shared = new Shared(allocateShared({ ringSlots, rows: 2, arenaBytes: 64 }));
+    const sizes = { ...UNUSED.sizes, ringSlots };
+    this.shared = new Shared({
+      ...UNUSED,
+      sizes,
+      control: new SharedArrayBuffer(UNUSED.control.byteLength),
+      stamps: new SharedArrayBuffer(ringSlots * 8),
+      slots: new SharedArrayBuffer((ringSlots + reservationSlotsMax(sizes)) * 32),
+    });
     const first = options.first ?? ringSlots;
-    if (first !== ringSlots) initialiseRing(this.shared.submitPlace, first | 0);
+    initialiseRing(this.shared.submitPlace, first | 0);
     this.shared.control[Word.COMMITTED] = first | 0;
     this.shared.control[Word.COMMITTED_HIGH] = Math.floor(first / 2 ** 31);
     this.shared.control[Word.OWNERS_SEEN] = 8;
@@ -79,7 +88,11 @@ export class Run {
   }
 
   /** Puts a reservation of ENQUEUE records, one for each text, into the ring. Returns its position. */
-  enqueue(texts: string | readonly string[], level: number | readonly number[] = Level.FSYNC, owner = PRODUCER): number {
+  enqueue(
+    texts: string | readonly string[],
+    level: number | readonly number[] = Level.FSYNC,
+    owner = PRODUCER,
+  ): number {
     const encoder = this.#encoder;
     encoder.clear();
     for (const [index, text] of (typeof texts === 'string' ? [texts] : texts).entries()) {
@@ -96,6 +109,7 @@ export class Run {
         keyRetentionMs: NaN,
         expiresAtMs: NaN,
         watcher: 0,
+        request: 0,
         tenant: '',
         key: '',
       });
@@ -131,7 +145,13 @@ export class Run {
   /** Steps the writer until it has nothing to do, and frees what was committed as the scheduler would. */
   settle(): void {
     while (this.writer.step() > 0 && !this.writer.finished) {}
-    this.release();
+    const committed = this.committed;
+    for (let head = this.#reader.head(); head !== committed; ) {
+      const count = this.#reader.countAt(head);
+      this.#reader.release(head, count);
+      head = (head + count) | 0;
+      this.#reader.releaseTo(head);
+    }
   }
 
   /** What the scheduler would see between the ring's head and the watermark; frees it. */
