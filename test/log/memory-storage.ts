@@ -24,7 +24,7 @@ export interface Operation {
 }
 
 /** What a faulty disk does to one operation: nothing, or write only so many bytes. It may also throw. */
-export type Fault = (operation: Operation) => number | undefined;
+export type Fault = ((operation: Operation) => number | undefined) | ((operation: Operation) => void);
 
 export type Sector = 'durable' | 'live' | 'zero' | 'ones';
 

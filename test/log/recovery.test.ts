@@ -480,6 +480,29 @@ describe('what is intact but in the wrong place', () => {
   });
 });
 
+it('does not take a header in a payload for evidence: it does not stand where it says', () => {
+  const disk = logOf(['one']);
+  const later = disk.clone();
+  const ahead = new Run(later);
+  for (let i = 0; i < 20; i++) {
+    ahead.enqueue('x'.repeat(200));
+    ahead.settle();
+  }
+  const bytes = later.bytes(LOG);
+  const { at } = batchesIn(bytes).at(-1)!;
+  const header = Buffer.from(bytes.slice(at, at + 64)).toString('latin1');
+  for (let shift = 0; shift < 32; shift += 8) {
+    const target = disk.clone();
+    const run = new Run(target);
+    run.enqueue('p'.repeat(shift) + header + 'p'.repeat(100));
+    run.settle();
+    const damaged = target.bytes(LOG);
+    const last = batchesIn(damaged).at(-1)!;
+    damaged[last.at + 65] ^= 1;
+    expect(textsIn(put(target, damaged))).toEqual(['one']);
+  }
+});
+
 describe('sectors of the last batch that was not flushed', () => {
   const OLD = 'old';
   const CHOICES = ['new', 'zero', 'ones', OLD] as const;
