@@ -48,7 +48,7 @@ import {
 import { EVENT_OVERRUN, EVENTS, type EventName, eventBit, type StoredError } from '../schedule/questions.js';
 import type { SchedulerReply, SchedulerThreadData } from '../schedule/scheduler-thread.js';
 import { isObserved, onThreadExit, ServiceThread, systemThreadExists } from '../thread.js';
-import { markDead, ownersOf, Port } from './port.js';
+import { markDead, markThreadDead, Port } from './port.js';
 import { Queue } from './queue.js';
 import { QueueCore } from './queue-core.js';
 import { revivedError } from './settle.js';
@@ -120,7 +120,6 @@ interface Ownership {
   readonly writer: ServiceThread;
   readonly scheduler: ServiceThread;
   readonly lock: DirectoryLock;
-  stop(): void;
 }
 
 export class Broker extends EventEmitter<BrokerEvents> {
@@ -133,6 +132,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
   readonly #workers = new Set<Worker>();
   readonly #checksum: 'native' | 'javascript';
   #ownership: Ownership | undefined;
+  #stop: () => void = () => {};
   #closing: Promise<void> | undefined;
 
   constructor(handle: BrokerHandle, shared: Shared, clock: Clock, random: (() => number) | undefined) {
@@ -155,9 +155,10 @@ export class Broker extends EventEmitter<BrokerEvents> {
     any.on('removeListener', soon);
   }
 
-  /** For `open` alone. */
-  own(ownership: Ownership): void {
+  /** For `open` and `attach` alone: what is to be closed with the broker. */
+  own(ownership: Ownership | undefined, stop: () => void): void {
     this.#ownership = ownership;
+    this.#stop = stop;
   }
 
   /**
@@ -281,8 +282,8 @@ export class Broker extends EventEmitter<BrokerEvents> {
       wake(control, Word.WRITER_ASLEEP);
       await ownership.writer.join(left());
       wakeOwners(this.#shared, 0xff);
-      ownership.stop();
     }
+    this.#stop();
     this.port.close();
     await ownership?.lock.release();
   }
@@ -425,7 +426,7 @@ export async function open(dir: string, options: BrokerOptions = {}): Promise<Br
       wake(shared.control, Word.SCHEDULER_ASLEEP);
       wake(shared.control, Word.WRITER_ASLEEP);
     });
-    broker.own({ ...threads, lock, stop: watching });
+    broker.own({ ...threads, lock }, watching);
     void recovery;
     return broker;
   } catch (error) {
@@ -499,7 +500,7 @@ function watchThreads(
   threads: { writer: ServiceThread; scheduler: ServiceThread },
 ): () => void {
   const stopListening = onThreadExit((thread) => {
-    for (const owner of ownersOf(shared, thread)) markDead(shared, owner);
+    markThreadDead(shared, thread);
   });
   // Threads that nobody here started leave no event: look whether the system still has them.
   const looking = setInterval(() => {
@@ -513,13 +514,18 @@ function watchThreads(
   }, LOOK_MS);
   looking.unref();
   for (const { worker } of [threads.writer, threads.scheduler]) {
-    worker.on('error', (error) => {
+    const failed = (error: Error): void => {
       if (load(shared.control, Word.POISON) === 0) {
         store(shared.control, Word.POISON, POISON_CODES.indexOf('ERR_MILLRACE_BREACH'));
       }
       wakeOwners(shared, 0xff);
       broker.port.attend();
       if (broker.listenerCount('error') > 0) broker.emit('error', error);
+    };
+    worker.on('error', failed);
+    worker.on('exit', (code) => {
+      if (load(shared.control, Word.STATE) === BrokerState.SERVING)
+        failed(new Error(`a thread exited with code ${code}`));
     });
   }
   return () => {
@@ -541,5 +547,11 @@ export function attachBroker(handle: BrokerHandle): Broker {
   if (load(shared.control, Word.STATE) !== BrokerState.SERVING) {
     throw new MillraceError('ERR_MILLRACE_CLOSED', 'cannot attach: the broker is closed');
   }
-  return new Broker(handle, shared, clockOver(handle.clock), undefined);
+  const broker = new Broker(handle, shared, clockOver(handle.clock), undefined);
+  // The threads that this one starts: nobody else is told when they exit.
+  broker.own(
+    undefined,
+    onThreadExit((thread) => markThreadDead(shared, thread)),
+  );
+  return broker;
 }

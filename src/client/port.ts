@@ -471,9 +471,9 @@ export class Port {
     if (this.#count > 0 && ((this.#positions[this.#first]! - committed) | 0) <= 0) return true;
     for (const late of this.#late) if (((late.position - committed) | 0) <= 0) return true;
     if (load(owners, this.#block + OwnerWord.REPLY_TAIL) !== owners[this.#block + OwnerWord.REPLY_HEAD]) return true;
-    if (load(control, Word.POISON) !== 0 && this.#holding) return true;
+    if (load(control, Word.POISON) !== 0 && this.#pending()) return true;
     if (this.orders?.stirred() === true) return true;
-    if (load(control, Word.STATE) === BrokerState.CLOSED) return true;
+    if (load(control, Word.STATE) === BrokerState.CLOSED && this.#pending()) return true;
     if (this.outbox.bytes > 0) {
       if (this.#admits(this.outbox.firstSlots(), 0)) return true;
     } else if (this.#rooms.length > 0 && this.#admits(this.#rooms[0]!.slots, this.#rooms[0]!.jobs)) {
@@ -485,6 +485,19 @@ export class Port {
       if (load(groups, block + GroupWord.HEAD) !== load(groups, block + GroupWord.TAIL)) return true;
     }
     return false;
+  }
+
+  /** Whether anything waits that the end of the broker would have to reject. */
+  #pending(): boolean {
+    return (
+      this.#count > 0 ||
+      this.#late.length > 0 ||
+      this.#asking.size > 0 ||
+      this.#watching.size > 0 ||
+      this.#rooms.length > 0 ||
+      this.#readies.size > 0 ||
+      this.outbox.bytes > 0
+    );
   }
 
   #hungry(group: number): void {
@@ -674,23 +687,23 @@ function noSpace(): MillraceError {
   return new MillraceError('ERR_MILLRACE_NO_SPACE', 'cannot enqueue: the disk is full, the job was not accepted');
 }
 
-/** Takes a free owner number for the calling thread. */
+/**
+ * Takes a free owner number for the calling thread. The THREAD word is taken by CAS and tells whose the number is from
+ * then on, so that a thread that dies in the middle of this is found by its exit.
+ */
 function takeOwner(shared: Shared): number {
   const { owners, control } = shared;
   for (let owner: number = Owner.FIRST; owner < OWNERS; owner++) {
     const block = owner * OwnerWord.WORDS;
-    if (load(owners, block + OwnerWord.STATE) !== OwnerState.FREE) continue;
-    if (compareExchange(owners, block + OwnerWord.STATE, OwnerState.FREE, OwnerState.ALIVE) !== OwnerState.FREE)
-      continue;
+    if (compareExchange(owners, block + OwnerWord.THREAD, 0, threadId + 1) !== 0) continue;
     store(owners, block + OwnerWord.ASLEEP, 0);
     store(owners, block + OwnerWord.WANTS, 0);
-    store(owners, block + OwnerWord.CLAIMING, 0);
     store(owners, block + OwnerWord.SYSTEM_THREAD, systemThread());
-    store(owners, block + OwnerWord.THREAD, threadId + 1);
     for (;;) {
       const seen = load(control, Word.OWNERS_SEEN);
       if (seen >= owner || compareExchange(control, Word.OWNERS_SEEN, seen, owner) === seen) break;
     }
+    store(owners, block + OwnerWord.STATE, OwnerState.ALIVE);
     return owner;
   }
   throw new MillraceError(
@@ -702,20 +715,19 @@ function takeOwner(shared: Shared): number {
 /** Says that an owner's thread is gone. The log writer repairs its slots, then the scheduler releases its leases. */
 export function markDead(shared: Shared, owner: number): void {
   const { owners, control } = shared;
-  const state = owner * OwnerWord.WORDS + OwnerWord.STATE;
-  if (compareExchange(owners, state, OwnerState.ALIVE, OwnerState.DEAD) !== OwnerState.ALIVE) return;
+  const block = owner * OwnerWord.WORDS;
+  const found = compareExchange(owners, block + OwnerWord.STATE, OwnerState.ALIVE, OwnerState.DEAD);
+  // It died before it could do anything: the number is free again.
+  if (found === OwnerState.FREE) store(owners, block + OwnerWord.THREAD, 0);
+  if (found !== OwnerState.ALIVE) return;
   add(control, Word.DEATHS, 1);
   wake(control, Word.WRITER_ASLEEP);
   wake(control, Word.SCHEDULER_ASLEEP);
 }
 
-/** The owners of one thread. */
-export function ownersOf(shared: Shared, thread: number): number[] {
-  const found: number[] = [];
+/** Marks the owners of a thread that has exited. */
+export function markThreadDead(shared: Shared, thread: number): void {
   for (let owner: number = Owner.FIRST; owner < OWNERS; owner++) {
-    const block = owner * OwnerWord.WORDS;
-    if (load(shared.owners, block + OwnerWord.STATE) !== OwnerState.ALIVE) continue;
-    if (load(shared.owners, block + OwnerWord.THREAD) === thread + 1) found.push(owner);
+    if (load(shared.owners, owner * OwnerWord.WORDS + OwnerWord.THREAD) === thread + 1) markDead(shared, owner);
   }
-  return found;
 }

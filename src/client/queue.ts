@@ -7,7 +7,14 @@ import { QueueWord, reservationSlotsMax } from '../../native-free/layout.js';
 import { Level, RecordType, SLOT_BYTES } from '../../native-free/record.js';
 import { MillraceError, shown } from '../errors.js';
 import type { Handler, Worker } from '../fleet/worker.js';
-import type { ClaimOptions, EnqueueOptions, ProcessOptions, QueueOptions, StandardSchema } from '../options.js';
+import type {
+  ClaimOptions,
+  EnqueueOptions,
+  ProcessOptions,
+  QueueOptions,
+  StandardResult,
+  StandardSchema,
+} from '../options.js';
 import * as options from '../options.js';
 import { Question, type StoredInfo } from '../schedule/questions.js';
 import { DeadLetters } from './dead-letters.js';
@@ -107,7 +114,7 @@ export class Queue<Payload = unknown, Result = unknown> {
     if (enqueueOptions?.key !== undefined) {
       this.#refuse('key', enqueueOptions.key, 'none: only an awaited enqueue can tell whether the key is held');
     }
-    this.#encode(payload, enqueueOptions ?? NOTHING, 0, 0);
+    this.#encode(this.#valid(payload), enqueueOptions ?? NOTHING, 0, 0);
     if (port.crowded || !port.trySubmitJobs(1)) return undefined;
     return new Job<Result>(port, port.firstId, port.end, false);
   }
@@ -328,12 +335,26 @@ export class Queue<Payload = unknown, Result = unknown> {
   }
 
   async #validated(schema: StandardSchema, payload: Payload): Promise<Payload> {
-    const checked = await schema['~standard'].validate(payload);
-    if (checked.issues === undefined) return checked.value as Payload;
+    return this.#checked(await schema['~standard'].validate(payload));
+  }
+
+  /** The same where nothing can be awaited. */
+  #valid(payload: Payload): Payload {
+    if (this.#schema === undefined) return payload;
+    const result = this.#schema['~standard'].validate(payload);
+    if (result instanceof Promise) {
+      result.catch(() => {});
+      return this.#refuse('schema', 'asynchronous', 'a synchronous one; await enqueue() instead');
+    }
+    return this.#checked(result);
+  }
+
+  #checked(result: StandardResult<unknown>): Payload {
+    if (result.issues === undefined) return result.value as Payload;
     throw new MillraceError(
       'ERR_MILLRACE_PAYLOAD_INVALID',
-      `cannot enqueue into ${shown(this.name)}: ${checked.issues.map(({ message }) => message).join('; ')}`,
-      { issues: checked.issues },
+      `cannot enqueue into ${shown(this.name)}: ${result.issues.map(({ message }) => message).join('; ')}`,
+      { issues: result.issues },
     );
   }
 
@@ -350,7 +371,7 @@ export class Queue<Payload = unknown, Result = unknown> {
       slots.push(encoder.slots);
       const given = isItem(item) ? item : undefined;
       if (given?.key !== undefined) this.#refuse('key', given.key, 'none in enqueueMany');
-      this.#append(given === undefined ? item : given.payload, given ?? NOTHING, 0, 0);
+      this.#append(this.#valid((given === undefined ? item : given.payload) as Payload), given ?? NOTHING, 0, 0);
     }
     const slotsMax = reservationSlotsMax(port.shared.sizes);
     if (encoder.slots > slotsMax) {

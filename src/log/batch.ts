@@ -106,11 +106,6 @@ export function readBatchHeader(memory: Memory, offset: number, into: BatchHeade
   into.idHigh = f64[(offset + BatchAt.ID_HIGH) >>> 3];
 }
 
-/** True when a body of this length can be one: whole slots, with room for as many records as the header says. */
-export function isBodyPlausible(header: Readonly<BatchHeader>): boolean {
-  return header.bodyBytes % HEADER_BYTES === 0 && header.records <= header.bodyBytes / HEADER_BYTES;
-}
-
 /** newer: every checksum is right and there is a record type that this version does not know. */
 export type Body = 'intact' | 'damaged' | 'newer';
 

@@ -16,7 +16,6 @@ import {
   checkBody,
   emptyBatchHeader,
   isBatchHeader,
-  isBodyPlausible,
   readBatchHeader,
 } from './batch.js';
 import { decideBatch, decideSegment, type Found, type Head } from './decide.js';
@@ -196,7 +195,7 @@ class Scanner {
     for (let at = SEGMENT_HEADER_BYTES; ; ) {
       let found = this.#find(at);
       let body: Body = 'damaged';
-      if (hasHeader(found) && isBodyPlausible(header) && header.bodyBytes <= window.size - at - BATCH_HEADER_BYTES) {
+      if (hasHeader(found) && header.bodyBytes <= window.size - at - BATCH_HEADER_BYTES) {
         const offset = window.at(at, BATCH_HEADER_BYTES + header.bodyBytes);
         body = checkBody(window.memory, offset + BATCH_HEADER_BYTES, header);
         if (found === 'good' && body !== 'damaged' && !this.#mayStart(header, offset)) found = 'unexpected';

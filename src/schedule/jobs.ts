@@ -55,6 +55,8 @@ export class QueueState {
 export interface Listener {
   /** The queue has a ready row more. */
   ready(queue: QueueState): void;
+  /** Nothing of the queue may be claimed any more. */
+  paused(queue: QueueState): void;
   event(name: number, queue: QueueState, id: number, bytes: Uint8Array | undefined): void;
   verdict(owner: number, request: number, id: number, duplicate: boolean): void;
 }
@@ -415,7 +417,8 @@ export class Jobs {
     if (queue === undefined) return;
     if (paused) this.shared.queues[queue.block + QueueWord.FLAGS]! |= QueueFlag.PAUSED;
     else this.shared.queues[queue.block + QueueWord.FLAGS]! &= ~QueueFlag.PAUSED;
-    this.listener?.ready(queue);
+    if (paused) this.listener?.paused(queue);
+    else this.listener?.ready(queue);
   }
 
   #isLive(row: number): boolean {

@@ -136,6 +136,17 @@ export class Scheduler implements Agent, Listener {
     this.#active.push(group);
   }
 
+  /** What is in the ready ring of a paused queue goes back into the order; entries left there are stale. */
+  paused(queue: QueueState): void {
+    const { lease } = this.#shared;
+    const jobs = this.#jobs;
+    for (let row = 1; row < jobs.table.high; row++) {
+      if (jobs.table.state(row) !== State.OFFERED || jobs.queueOf(row) !== queue) continue;
+      if (leaseState(load(lease, row)) !== LeaseState.READY) continue;
+      if (jobs.table.tryEndLease(row, LeaseState.READY)) jobs.withdraw(row);
+    }
+  }
+
   event(name: number, queue: QueueState, id: number, bytes: Uint8Array | undefined): void {
     if (this.#listening === 0 || this.#jobs.replaying) return;
     this.#toListeners(name, queue.id, 0, id, bytes);
@@ -468,6 +479,7 @@ export class Scheduler implements Agent, Listener {
     store(shared.owners, block + OwnerWord.LEFT, 0);
     store(shared.owners, block + OwnerWord.WANTS, 0);
     store(shared.owners, block + OwnerWord.STATE, OwnerState.FREE);
+    store(shared.owners, block + OwnerWord.THREAD, 0);
   }
 
   /** Moves the outbox into the submit ring, as much as fits (S2). */
