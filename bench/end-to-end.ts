@@ -3,7 +3,18 @@
  * broker's own two threads: one promise a job, batches of 1000, one in flight, 64 in flight; memory a live job.
  */
 import { open } from '../src/index.js';
-import { type Case, machine, median, percentile, rawCommits, sampled, short, spread, table, withDirectory } from './harness.js';
+import {
+  type Case,
+  machine,
+  median,
+  percentile,
+  rawCommits,
+  sampled,
+  short,
+  spread,
+  table,
+  withDirectory,
+} from './harness.js';
 
 const PAYLOAD = new Uint8Array(64).fill(120);
 const SAMPLES = Number(process.env.MILLRACE_BENCH_SAMPLES ?? 5);

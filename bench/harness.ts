@@ -3,7 +3,7 @@
  * A bench file is run as `node dist/bench/NAME.js`. It starts itself again, once a sample, with a case's name.
  */
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, openSync, rmSync, writeSync, fdatasyncSync, closeSync } from 'node:fs';
+import { closeSync, fdatasyncSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs';
 import { cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -68,7 +68,10 @@ export async function sampled(
   for (let sample = 0; sample < samples; sample++) {
     for (const { name } of cases) {
       const env = { ...process.env, MILLRACE_BENCH_CASE: name };
-      const out = execFileSync(process.execPath, [...process.execArgv, fileURLToPath(entry)], { env, encoding: 'utf8' });
+      const out = execFileSync(process.execPath, [...process.execArgv, fileURLToPath(entry)], {
+        env,
+        encoding: 'utf8',
+      });
       const figures = JSON.parse(out.trim().split('\n').at(-1)!) as Figures;
       const into = found.get(name) ?? new Map<string, number[]>();
       found.set(name, into);
@@ -82,7 +85,9 @@ export async function sampled(
 export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const widths = head.map((title, column) => Math.max(title.length, ...rows.map((row) => row[column]!.length)));
   const line = (cells: readonly string[]): string =>
-    cells.map((cell, column) => (column === 0 ? cell.padEnd(widths[column]!) : cell.padStart(widths[column]!))).join('  ');
+    cells
+      .map((cell, column) => (column === 0 ? cell.padEnd(widths[column]!) : cell.padStart(widths[column]!)))
+      .join('  ');
   return [line(head), widths.map((width) => '-'.repeat(width)).join('  '), ...rows.map(line)].join('\n');
 }
 
