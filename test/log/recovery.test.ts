@@ -3,7 +3,7 @@ import { crc32cMix } from '../../native-free/crc32c.js';
 import { At, checksumOf, lengthWord, RecordType } from '../../native-free/record.js';
 import { MillraceError } from '../../src/errors.js';
 import { type RecoverOptions, recover } from '../../src/log/recovery.js';
-import { FORMAT_VERSION, segmentName, writeSegmentHeader } from '../../src/log/segment.js';
+import { FORMAT_VERSION, readSegmentHeader, segmentName, writeSegmentHeader } from '../../src/log/segment.js';
 import type { Storage } from '../../src/log/storage.js';
 import { batchesIn, closedLogOf, copyOf, joined, LOG, logOf, memoryOf, resealed, saltOf } from './logs.js';
 import { DiskStopped, errno, MemoryStorage } from './memory-storage.js';
@@ -393,6 +393,29 @@ describe('what is intact but in the wrong place', () => {
     swapped.put(name(2), disk.bytes(name(3)));
     swapped.put(name(3), disk.bytes(name(2)));
     expectRefused(swapped, undefined, /belongs to another place/);
+  });
+
+  it('is refused: a segment whose number, base, batch number or salt does not follow', () => {
+    const disk = logOf(
+      texts.map((text) => text.repeat(30)),
+      { segmentBytes: 400 },
+    );
+    for (const number of [1, 2]) {
+      const path = `${DIR}/${segmentName(number)}`;
+      const memory = memoryOf(disk.bytes(path));
+      const header = readSegmentHeader(memory, 0)!;
+      for (const change of [
+        { number: header.number + 1 },
+        { base: header.base + 32 },
+        { batchNumber: header.batchNumber + 1 },
+        { salt: header.salt ^ 1 },
+      ]) {
+        writeSegmentHeader(memory, 0, { ...header, ...change });
+        const changed = put(disk.clone(), memory.u8.slice(0, disk.bytes(path).length), path);
+        // The first segment's salt is what the others are compared with; its own batches do not fit another.
+        expectRefused(changed, header.base, number === 1 && 'salt' in change ? undefined : /belongs to another place/);
+      }
+    }
   });
 
   it('is refused: a batch whose number, epoch or marks do not follow', () => {
