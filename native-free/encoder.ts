@@ -10,9 +10,11 @@ import { assert } from './assert.js';
 import {
   At,
   Attribute,
+  BODY,
   bytesOf,
   checksumOf,
   HEADER_BYTES,
+  ImageAt,
   lengthWord,
   limitsWord,
   type Memory,
@@ -158,6 +160,48 @@ export class Encoder {
     f64[(offset + At.TIME) >>> 3] = timeMs;
     this.bytes = offset + HEADER_BYTES;
     return offset;
+  }
+
+  /**
+   * An IMAGE of a job: its header, its body out of the arena, and where it stands. `texts` are the errors as JSON and
+   * the result, -1 bytes of which mean none.
+   */
+  appendImage(
+    id: number,
+    queue: number,
+    priority: number,
+    level: number,
+    arena: Memory,
+    bodyAt: number,
+    bodyBytes: number,
+    runAtMs: number,
+    counts: number,
+    reason: number,
+    errors: Uint8Array,
+    result: Uint8Array | undefined,
+  ): void {
+    const offset = this.bytes;
+    const tail = (offset + BODY + bodyBytes + 7) & ~7;
+    const resultBytes = result === undefined ? -1 : result.length;
+    const end = tail + ImageAt.TEXTS + errors.length + Math.max(0, resultBytes);
+    this.room(end + SLOT_BYTES);
+    const { i32, f64, u8 } = this.memory;
+    const word = offset >>> 2;
+    i32[word + 1] = lengthWord(end - offset, RecordType.IMAGE, level);
+    f64[(offset + At.ID) >>> 3] = id;
+    i32[word + 4] = queue;
+    i32[word + 5] = priority;
+    u8.set(arena.u8.subarray(bodyAt, bodyAt + bodyBytes), offset + BODY);
+    u8.fill(0, offset + BODY + bodyBytes, tail);
+    f64[(tail + ImageAt.RUN_AT) >>> 3] = runAtMs;
+    i32[(tail + ImageAt.COUNTS) >>> 2] = counts;
+    i32[(tail + ImageAt.REASON) >>> 2] = reason;
+    i32[(tail + ImageAt.ERRORS) >>> 2] = errors.length;
+    i32[(tail + ImageAt.RESULT) >>> 2] = resultBytes;
+    u8.set(errors, tail + ImageAt.TEXTS);
+    if (result !== undefined) u8.set(result, tail + ImageAt.TEXTS + errors.length);
+    this.bytes = end;
+    this.finish(offset);
   }
 
   /** Appends a finished record that came from elsewhere, under another level. */

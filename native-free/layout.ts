@@ -33,7 +33,8 @@ export const Word = {
   DISK_FULL: 5 * LINE + 4,
   /** Bumped when an owner's state becomes DEAD. */
   DEATHS: 5 * LINE + 5,
-  CHECKSUM_NATIVE: 5 * LINE + 6,
+  /** 1: the scheduler asks the log writer to go on in a new segment. */
+  ROLL: 5 * LINE + 6,
   JOBS_RESERVED: 6 * LINE,
   QUEUES: 7 * LINE,
   NAME_BYTES: 7 * LINE + 1,
@@ -63,11 +64,18 @@ export const Cell = {
   ARENA_BYTES: 30,
   LIVE: 31,
   RECOVERED: 32,
+  /** Numbers of the oldest and the newest segment, and where the log begins. Written by the scheduler and the writer. */
+  SEGMENT_FIRST: 33,
+  SEGMENT_NEWEST: 34,
+  LOG_START: 35,
+  COMPACTIONS: 36,
   /** Refused ranges of ring positions: [from, to] pairs, the n-th at n modulo REFUSALS_KEPT. */
   REFUSED: 64,
   CELLS: 64 + 2 * 64,
 } as const;
 export const REFUSALS_KEPT = 64;
+/** Bases of segments are kept at their number modulo this. */
+export const SEGMENTS_KEPT = 65_536;
 
 export const BrokerState = { STARTING: 0, SERVING: 1, CLOSING: 2, CLOSED: 3 } as const;
 
@@ -168,11 +176,13 @@ export interface SharedBuffers {
   readonly groups: SharedArrayBuffer;
   readonly replies: SharedArrayBuffer;
   readonly arena: SharedArrayBuffer;
+  /** Where batches lie in the log, by the ring slot they began at; then the segments' bases. */
+  readonly places: SharedArrayBuffer;
 }
 
 const CONTROL_CELLS_AT = Word.WORDS * 4;
 const OWNERS_AT = CONTROL_CELLS_AT + Cell.CELLS * 8;
-const ROW_BYTES = 62;
+const ROW_BYTES = 70;
 
 /** The most slots one reservation may take; the slot memory is longer than the ring by as much (see MEMORY.md). */
 export function reservationSlotsMax(sizes: Sizes): number {
@@ -191,6 +201,7 @@ export function allocateShared(sizes: Sizes): SharedBuffers {
     groups: new SharedArrayBuffer(GROUPS_MAX * (GroupWord.WORDS * 4 + (READY_SLOTS << (READY_ENTRY_SHIFT + 2)))),
     replies: new SharedArrayBuffer(OWNERS * REPLY_SLOTS * ReplyWord.WORDS * 4),
     arena: new SharedArrayBuffer(sizes.arenaBytes),
+    places: new SharedArrayBuffer((2 * sizes.ringSlots + SEGMENTS_KEPT) * 8),
   };
   const shared = new Shared(buffers);
   initialiseRing(shared.submitPlace);
@@ -214,11 +225,16 @@ export class Shared {
   readonly replies: Int32Array;
   readonly replyCells: Float64Array;
   readonly submitPlace: RingPlace;
+  /** Two cells a ring slot: where the records of the batch that begins there lie in the log, and its slots. */
+  readonly places: Float64Array;
+  readonly segmentBases: Float64Array;
 
   readonly id: Float64Array;
   readonly runAt: Float64Array;
   /** When the row's timer fires: wall clock for delayed rows, monotonic for leased ones. */
   readonly timer: Float64Array;
+  /** Where the log holds the job's latest whole image; 0 = nowhere. */
+  readonly position: Float64Array;
   readonly lease: Int32Array;
   /** Monotonic milliseconds since MONOTONIC_ZERO_MS, wrapping. */
   readonly deadline: Int32Array;
@@ -252,6 +268,9 @@ export class Shared {
     this.replies = new Int32Array(buffers.replies);
     this.replyCells = new Float64Array(buffers.replies);
 
+    this.places = new Float64Array(buffers.places, 0, 2 * sizes.ringSlots);
+    this.segmentBases = new Float64Array(buffers.places, 2 * sizes.ringSlots * 8, SEGMENTS_KEPT);
+
     const { rows } = sizes;
     const { table } = buffers;
     let at = 0;
@@ -268,6 +287,7 @@ export class Shared {
     this.id = f64();
     this.runAt = f64();
     this.timer = f64();
+    this.position = f64();
     this.lease = i32();
     this.deadline = i32();
     this.next = i32();

@@ -83,6 +83,11 @@ export class Outbox extends Encoder {
     super.appendCopy(bytes, level);
   }
 
+  override appendImage(...fields: Parameters<Encoder['appendImage']>): void {
+    this.close();
+    super.appendImage(...fields);
+  }
+
   /** Ends an ACK_MANY that is still open. */
   close(): void {
     if (this.#open < 0) return;

@@ -33,6 +33,10 @@ export const RecordType = {
   UNBIND: 14,
   PAUSE: 15,
   RESUME: 16,
+  /** All of one job as it is now: written by compaction. */
+  IMAGE: 17,
+  /** The log begins with the segment whose number is the id; those below may be gone. */
+  HEAD: 18,
   /** Questions to the scheduler and filled holes: seen in rings, never in a log. */
   ASK: 48,
   VOID: 49,
@@ -195,6 +199,35 @@ export function useLongChecksum(
 ): void {
   longChecksum = checksum;
   longFrom = bytesMin;
+}
+
+/** Byte offset behind an ENQUEUE's or IMAGE's payload. */
+export function bodyEnd(memory: Memory, offset: number): number {
+  const present = attributesOf(memory, offset);
+  let at = offset + At.ATTRIBUTES;
+  for (let bit = 1; bit <= Attribute.TRACE; bit <<= 1) {
+    if ((present & bit) === 0) continue;
+    at += bit < Attribute.TENANT ? 8 : 2 + (memory.u8[at]! | (memory.u8[at + 1]! << 8));
+  }
+  return at + sizeOf(memory, offset);
+}
+
+/** What an IMAGE holds behind the job's body, from the next multiple of 8 on: byte offsets from there. */
+export const ImageAt = {
+  RUN_AT: 0,
+  /** attempts u16, crashes u8, 0 = live, 1 = dead, 2 = done. */
+  COUNTS: 8,
+  REASON: 12,
+  ERRORS: 16,
+  /** Bytes of the result, -1 = none. */
+  RESULT: 20,
+  /** JSON of the errors, then the result. */
+  TEXTS: 24,
+} as const;
+export const ImageState = { LIVE: 0, DEAD: 1, DONE: 2 } as const;
+
+export function imageTail(memory: Memory, offset: number): number {
+  return (bodyEnd(memory, offset) + 7) & ~7;
 }
 
 /** The checksum a record must carry (R1). `offset` is a multiple of 4. */

@@ -6,6 +6,7 @@ export {
   type BrokerHandle,
   type BrokerStats,
   type CloseOptions,
+  type CompactionReport,
   type JobEvent,
   open,
 } from './client/broker.js';

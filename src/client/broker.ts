@@ -45,7 +45,7 @@ import {
   record,
   span,
 } from '../options.js';
-import { EVENT_OVERRUN, EVENTS, type EventName, eventBit, type StoredError } from '../schedule/questions.js';
+import { EVENT_OVERRUN, EVENTS, type EventName, eventBit, Question, type StoredError } from '../schedule/questions.js';
 import type { SchedulerReply, SchedulerThreadData } from '../schedule/scheduler-thread.js';
 import { isObserved, onThreadExit, ServiceThread, systemThreadExists } from '../thread.js';
 import { markDead, markThreadDead, Port } from './port.js';
@@ -79,6 +79,10 @@ export interface BrokerStats {
   readonly bytes: number;
   /** Records replayed when the broker was opened. */
   readonly recovered: number;
+  /** Segment files of the log, their bytes, and how often the log was compacted. */
+  readonly segments: number;
+  readonly logBytes: number;
+  readonly compactions: number;
   /** Position up to which the log is known to be durable. */
   readonly synced: number;
   /** Bytes of payloads in memory. */
@@ -92,6 +96,14 @@ export interface BrokerStats {
   readonly checksum: 'native' | 'javascript';
   /** 1 while the disk is full. */
   readonly diskFull: number;
+}
+
+/** What a compaction did: segment files, and bytes of batches in them. */
+export interface CompactionReport {
+  readonly segmentsBefore: number;
+  readonly segmentsAfter: number;
+  readonly bytesBefore: number;
+  readonly bytesAfter: number;
 }
 
 export interface JobEvent {
@@ -221,6 +233,32 @@ export class Broker extends EventEmitter<BrokerEvents> {
     return names;
   }
 
+  /**
+   * Rewrites the log so that it holds little more than what is alive. Goes on by itself whenever dead bytes outweigh live
+   * ones; nobody has to call this, and nobody stops meanwhile. Rejects with ERR_MILLRACE_NO_SPACE when the disk is full.
+   */
+  async compact(): Promise<CompactionReport> {
+    this.port.check('compact');
+    const before = this.#extent();
+    const { status } = await this.port.ask(Question.COMPACT, 0, 0);
+    if (status === 0) throw new MillraceError('ERR_MILLRACE_NO_SPACE', 'cannot compact: the disk is full');
+    const after = this.#extent();
+    return {
+      segmentsBefore: before.segments,
+      segmentsAfter: after.segments,
+      bytesBefore: before.bytes,
+      bytesAfter: after.bytes,
+    };
+  }
+
+  #extent(): { segments: number; bytes: number } {
+    const { cells } = this.#shared;
+    return {
+      segments: cells[Cell.SEGMENT_NEWEST]! - cells[Cell.SEGMENT_FIRST]! + 1,
+      bytes: cells[Cell.POSITION]! - cells[Cell.LOG_START]!,
+    };
+  }
+
   /** Plain numbers, from any thread, at the cost of reading them. */
   stats(): BrokerStats {
     const { cells, control, owners } = this.#shared;
@@ -241,6 +279,9 @@ export class Broker extends EventEmitter<BrokerEvents> {
       records: cells[Cell.RECORDS]!,
       bytes: cells[Cell.BYTES]!,
       recovered: cells[Cell.RECOVERED]!,
+      segments: this.#extent().segments,
+      logBytes: this.#extent().bytes,
+      compactions: cells[Cell.COMPACTIONS]!,
       synced: cells[Cell.SYNCED]!,
       memoryBytes: cells[Cell.ARENA_BYTES]!,
       ringUsed: this.port.ring.used(),
@@ -441,7 +482,7 @@ function startThreads(handle: BrokerHandle): { writer: ServiceThread; scheduler:
   const schedulerData: SchedulerThreadData = {
     buffers,
     dir,
-    options: { nativeFree: settings.nativeFree, clock, storage },
+    options: { nativeFree: settings.nativeFree, segmentBytes: settings.segmentBytes, clock, storage },
   };
   const writerData: WriterThreadData = {
     buffers,

@@ -11,7 +11,7 @@
  */
 import type { Memory } from '../../native-free/record.js';
 import { MillraceError } from '../errors.js';
-import { type Scan, type ScanOptions, scan, type Verdict } from './scan.js';
+import { type Scan, type ScannedSegment, type ScanOptions, scan, type Verdict } from './scan.js';
 import { errnoOf, type Storage, type StorageFile } from './storage.js';
 import { Window } from './window.js';
 
@@ -22,6 +22,8 @@ export interface Recovery {
   /** The newest segment's number; 0 when there is none yet. */
   readonly segment: number;
   readonly segmentBase: number;
+  /** All segments there are, oldest first. */
+  readonly segments: readonly { readonly number: number; readonly base: number }[];
   /** Where the next batch goes. */
   readonly position: number;
   /** The last batch's number, 0 = none. */
@@ -54,17 +56,19 @@ export interface RecoverOptions extends ScanOptions {
 export function recover(
   storage: Storage,
   dir: string,
-  apply: (memory: Memory, offset: number) => void,
+  apply: (memory: Memory, offset: number, position: number) => void,
   options: RecoverOptions = {},
 ): Recovery {
   try {
     const found = scan(storage, dir, { record: apply }, options);
     const cut = settle(storage, dir, found);
-    const last = found.segments.at(-1);
+    const segments = dropBelowHead(storage, dir, found);
+    const last = segments.at(-1);
     return {
       fresh: found.batches === 0 && found.batchNumber === 0,
       segment: last?.number ?? 0,
       segmentBase: last?.base ?? 0,
+      segments: segments.map(({ number, base }) => ({ number, base })),
       position: found.position,
       batchNumber: found.batchNumber,
       epoch: found.epoch,
@@ -123,6 +127,14 @@ function settle(storage: Storage, dir: string, found: Scan): Cut | undefined {
       return { file, position, bytes: verdict.bytes, reason, ...(kept === undefined ? {} : { kept }) };
     }
   }
+}
+
+/** Ends a compaction that died between its HEAD record and the last removal. */
+function dropBelowHead(storage: Storage, dir: string, found: Scan): readonly ScannedSegment[] {
+  const dropped = found.segments.filter(({ number }) => number < found.headSegment);
+  for (const { name } of dropped) storage.remove(`${dir}/${name}`);
+  if (dropped.length > 0) storage.syncDirectory(dir);
+  return found.segments.slice(dropped.length);
 }
 
 function flush(storage: Storage, path: string): void {

@@ -6,7 +6,7 @@
  *     damage, and what is found there only ever makes the verdict stricter: a payload can hold anything.
  * S3  What is decided is in the tables of `decide`; this file gathers the facts.
  */
-import { type Memory, RecordType, typeOf } from '../../native-free/record.js';
+import { idOf, type Memory, RecordType, typeOf } from '../../native-free/record.js';
 import {
   BATCH_ALIGNMENT,
   BATCH_HEADER_BYTES,
@@ -32,8 +32,8 @@ import { readWatermark, WATERMARK_NAME, type Watermark } from './watermark.js';
 import { Window } from './window.js';
 
 export interface LogVisitor {
-  /** One record, checked; `offset` is a multiple of 32. The memory is used again after the call. */
-  record(memory: Memory, offset: number): void;
+  /** One record, checked, and its position; `offset` is a multiple of 32. The memory is used again after the call. */
+  record(memory: Memory, offset: number, position: number): void;
   /** A batch that is intact, before its records; `offset` is its header's in `memory`. */
   batch?(header: Readonly<BatchHeader>, memory: Memory, offset: number): void;
 }
@@ -71,14 +71,14 @@ export interface Scan {
   /** undefined when no intact segment header was found. */
   readonly salt: number | undefined;
   readonly watermark: Watermark | undefined;
+  /** Segments below this number were dropped, or were about to be. */
+  readonly headSegment: number;
   readonly verdict: Verdict;
 }
 
 export interface ScanOptions {
   /** How much is read at once. */
   readonly chunkBytes?: number;
-  /** The number of the lowest segment: those below it were dropped by a compaction. */
-  readonly firstSegment?: number;
 }
 
 export function scan(storage: Storage, dir: string, visitor: LogVisitor, options: ScanOptions = {}): Scan {
@@ -90,7 +90,9 @@ class Scanner {
   readonly #dir: string;
   readonly #visitor: LogVisitor;
   readonly #window: Window;
-  readonly #firstSegment: number;
+  /** The lowest segment there is, and the highest number that a HEAD record lets it have. */
+  #firstSegment = 1;
+  #headSegment = 1;
   readonly #header = emptyBatchHeader();
   readonly #segments: ScannedSegment[] = [];
   #watermark: Watermark | undefined;
@@ -108,7 +110,6 @@ class Scanner {
     this.#dir = dir;
     this.#visitor = visitor;
     this.#window = new Window(options.chunkBytes);
-    this.#firstSegment = options.firstSegment ?? 1;
   }
 
   run(): Scan {
@@ -124,6 +125,7 @@ class Scanner {
       batches: this.#batches,
       salt: this.#salt,
       watermark: this.#watermark,
+      headSegment: this.#headSegment,
       verdict,
     };
   }
@@ -132,6 +134,7 @@ class Scanner {
     this.#watermark = readWatermark(this.#storage, `${this.#dir}/${WATERMARK_NAME}`);
     const found = this.#storage.list(this.#dir).filter((name) => segmentNumberOf(name) !== undefined);
     const names = found.sort((a, b) => segmentNumberOf(a)! - segmentNumberOf(b)!);
+    this.#firstSegment = names.length === 0 ? 1 : segmentNumberOf(names[0]!)!;
     for (const [index, name] of names.entries()) {
       const number = this.#firstSegment + index;
       const due = segmentName(number);
@@ -146,12 +149,19 @@ class Scanner {
       end = this.#segment(name, this.#firstSegment + index, index === names.length - 1);
       if (end !== undefined) break;
     }
-    if (end !== undefined) return end;
+    if (end !== undefined) return this.#missesHead(end) ?? end;
     const name = segmentName(this.#firstSegment);
     if (this.#isWatermarkAbove(this.#position)) {
       return verdictOf('refuse', `segment ${this.#firstSegment} is missing`, name, this.#position, 0, 0);
     }
     return verdictOf('end', 'an empty directory', name, this.#position, 0, 0);
+  }
+
+  /** Segments below the newest HEAD may be gone; none above it, and none at all without one. */
+  #missesHead(end: Verdict): Verdict | undefined {
+    if (this.#firstSegment <= this.#headSegment || end.action === 'refuse' || end.action === 'newer') return undefined;
+    const name = segmentName(this.#headSegment);
+    return verdictOf('refuse', `segment ${this.#headSegment} is missing`, name, this.#segments[0]?.base ?? 0, 0, 0);
   }
 
   /** undefined: go on with the next segment. */
@@ -220,7 +230,8 @@ class Scanner {
     const end = offset + BATCH_HEADER_BYTES + header.bodyBytes;
     for (let at = offset + BATCH_HEADER_BYTES; at < end; ) {
       const padded = ((memory.i32[(at + 4) >>> 2] & 0xffffff) + 31) & ~31;
-      visitor.record(memory, at);
+      if (typeOf(memory, at) === RecordType.HEAD) this.#headSegment = idOf(memory, at);
+      visitor.record(memory, at, this.#position + (at - offset));
       at += padded;
     }
     this.#position += BATCH_HEADER_BYTES + header.bodyBytes;
@@ -258,6 +269,8 @@ class Scanner {
   /** An epoch begins with the batch that says so, and with nothing else. */
   #mayStart(header: Readonly<BatchHeader>, offset: number): boolean {
     if (header.epoch === this.#epoch) return true;
+    // The first batch there is may be in the middle of an epoch: what began it was dropped.
+    if (this.#batches === 0 && this.#firstSegment !== 1) return true;
     return header.records > 0 && typeOf(this.#window.memory, offset + BATCH_HEADER_BYTES) === RecordType.EPOCH;
   }
 

@@ -57,9 +57,10 @@ export class FileSink {
   readonly #header: BatchHeader = emptyBatchHeader();
   readonly #headerMemory = memoryOver(new ArrayBuffer(BATCH_HEADER_BYTES));
   readonly #buffers: Uint8Array[] = [];
+  /** The newest segment, and the position of its first batch. */
+  segment: number;
+  segmentBase: number;
   #file: StorageFile | undefined;
-  #segment: number;
-  #segmentBase: number;
   #watermark: WatermarkFile | undefined;
   #watermarkPosition = -1;
   #batchSynced: number;
@@ -73,8 +74,8 @@ export class FileSink {
     this.#now = options.now;
     this.#header.version = FORMAT_VERSION;
     this.#header.epoch = options.epoch;
-    this.#segment = recovery.segment;
-    this.#segmentBase = recovery.segmentBase;
+    this.segment = recovery.segment;
+    this.segmentBase = recovery.segmentBase;
     this.position = recovery.position;
     this.syncedUpTo = recovery.position;
     this.batchNumber = recovery.batchNumber;
@@ -84,7 +85,7 @@ export class FileSink {
 
   /** Opens the files. False: no room for a first segment. */
   tryOpen(): boolean {
-    if (this.#segment > 0) this.#file = this.#storage.open(this.#pathOf(this.#segment), 'update');
+    if (this.segment > 0) this.#file = this.#storage.open(this.#pathOf(this.segment), 'update');
     else if (!this.#tryStartSegment()) return false;
     this.#watermark = new WatermarkFile(this.#storage, `${this.#dir}/${WATERMARK_NAME}`, this.#salt);
     this.#storage.syncDirectory(this.#dir);
@@ -120,6 +121,11 @@ export class FileSink {
     this.idHigh = idHigh;
     this.position += bytes;
     return true;
+  }
+
+  /** Goes on in a new segment, unless the newest is still empty. False: no room for one. */
+  tryRoll(): boolean {
+    return this.position === this.segmentBase || this.#tryStartSegment();
   }
 
   flush(): void {
@@ -160,7 +166,7 @@ export class FileSink {
   }
 
   #offset(): number {
-    return this.position - this.#segmentBase + SEGMENT_HEADER_BYTES;
+    return this.position - this.segmentBase + SEGMENT_HEADER_BYTES;
   }
 
   #pathOf(segment: number): string {
@@ -168,13 +174,13 @@ export class FileSink {
   }
 
   #isTooLong(bytes: number): boolean {
-    return this.position > this.#segmentBase && this.#offset() + bytes > this.#segmentBytes;
+    return this.position > this.segmentBase && this.#offset() + bytes > this.#segmentBytes;
   }
 
   /** K4. False: no room, and the old segment is still the newest. */
   #tryStartSegment(): boolean {
     if (this.#file !== undefined) this.flush();
-    const segment = this.#segment + 1;
+    const segment = this.segment + 1;
     const path = this.#pathOf(segment);
     const memory = memoryOver(new ArrayBuffer(SEGMENT_HEADER_BYTES));
     writeSegmentHeader(memory, 0, {
@@ -201,8 +207,8 @@ export class FileSink {
     }
     this.#file?.close();
     this.#file = file;
-    this.#segment = segment;
-    this.#segmentBase = this.position;
+    this.segment = segment;
+    this.segmentBase = this.position;
     return true;
   }
 }

@@ -25,6 +25,7 @@ import {
   OwnerState,
   OwnerWord,
   REFUSALS_KEPT,
+  SEGMENTS_KEPT,
   type Shared,
   Wants,
   Word,
@@ -150,6 +151,7 @@ export class LogWriter implements Agent {
       this.#sink.abandon();
       throw asIoError(error, attempted);
     }
+    this.#tellSegment();
   }
 
   step(): number {
@@ -174,6 +176,7 @@ export class LogWriter implements Agent {
       return 0;
     }
     this.#followDeaths();
+    if (load(this.#shared.control, Word.ROLL) === 1 && this.#gather.slots === 0) this.#roll();
     const gather = this.#gather;
     gather.take();
     const { slots } = gather;
@@ -202,6 +205,10 @@ export class LogWriter implements Agent {
     const gather = this.#gather;
     const { control } = this.#shared;
     const from = this.#cursor;
+    const { places } = this.#shared;
+    const at = 2 * ((gather.next - gather.slots) & (this.#shared.sizes.ringSlots - 1));
+    let place = Number.NaN;
+    places[at + 1] = gather.slots;
     this.#cursor += gather.slots;
     this.#lingerUntilMs = Infinity;
     // A run of nothing but holes needs no batch, unless its ids have used up what the last batch allowed for.
@@ -209,11 +216,14 @@ export class LogWriter implements Agent {
     if (gather.records > 0 || needsIds) {
       gather.pushRuns(this.#sink.buffers());
       if (this.#tryAppend(gather, gather.flush || needsIds)) {
+        place = this.#sink.position - gather.bytes;
         if (load(control, Word.DISK_FULL) !== 0) store(control, Word.DISK_FULL, 0);
       } else {
         this.#refuse(from);
       }
     }
+    places[at] = place;
+    this.#tellSegment();
     store(control, Word.COMMITTED_HIGH, Math.floor(this.#cursor / 2 ** 31));
     store(control, Word.COMMITTED, gather.next);
     gather.clear();
@@ -244,6 +254,23 @@ export class LogWriter implements Agent {
     encoder.moveInto(record, 0, 0, encoder.bytes, this.#idBase);
     this.#sink.buffers().push(record.u8);
     return this.#tryAppend({ records: 1, bytes: encoder.bytes, recordsCrc: crc32cMix(0, record.i32[0]) }, true);
+  }
+
+  /** Publishes the newest segment: its base, then its number. */
+  #tellSegment(): void {
+    const { cells, segmentBases } = this.#shared;
+    const { segment, segmentBase } = this.#sink;
+    if (cells[Cell.SEGMENT_NEWEST] === segment) return;
+    segmentBases[segment % SEGMENTS_KEPT] = segmentBase;
+    cells[Cell.SEGMENT_NEWEST] = segment;
+  }
+
+  /** Compaction wants everything so far to lie in segments that will not grow. */
+  #roll(): void {
+    if (!this.#sink.tryRoll()) store(this.#shared.control, Word.DISK_FULL, 1);
+    this.#tellSegment();
+    store(this.#shared.control, Word.ROLL, 0);
+    wake(this.#shared.control, Word.SCHEDULER_ASLEEP);
   }
 
   #refuse(from: number): void {

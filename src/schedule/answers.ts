@@ -26,6 +26,7 @@ interface Hands {
   takeOut(row: number): boolean | null;
   rearm(row: number): void;
   nowMs(): number;
+  compact(owner: number, request: number): void;
 }
 
 export class Answers {
@@ -80,6 +81,8 @@ export class Answers {
         return this.#hands.rearm(request);
       case Question.AUDIT:
         return this.#reply(owner, request, 1, utf8.encode(JSON.stringify(this.#jobs.table.audit())));
+      case Question.COMPACT:
+        return this.#hands.compact(owner, request);
       case ECHO:
         return this.#reply(owner, request, queue, undefined);
       default:

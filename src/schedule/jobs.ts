@@ -7,6 +7,8 @@
  * J2  `apply` reads no clock and no chance: times are in the record, made by whoever wrote it.
  * J3  LIVE counts rows that are delayed, ready, offered or leaving; a row is in exactly one list: delays (delayed,
  *     done), order (ready), leases (offered), the dead list (dead), none (leaving).
+ * J4  A log whose head was dropped replays to the same jobs. So an ENQUEUE that was a duplicate is cancelled by a
+ *     record of its own: the job that held the key may be gone from the log before it.
  */
 import { ARENA_UNIT_BYTES, type Arena } from '../../native-free/arena.js';
 import { assert } from '../../native-free/assert.js';
@@ -15,7 +17,7 @@ import { IdMap } from '../../native-free/id-map.js';
 import { Cell, LeaseState, QueueFlag, QueueWord, type Shared, Word } from '../../native-free/layout.js';
 import { queueNamed } from '../../native-free/names.js';
 import * as record from '../../native-free/record.js';
-import { At, Attribute, BODY, type Memory, type Reason, RecordType } from '../../native-free/record.js';
+import { At, Attribute, BODY, ImageAt, ImageState, type Memory, type Reason, REASONS, RecordType } from '../../native-free/record.js';
 import { TimingWheel } from '../../native-free/wheel.js';
 import { JobTable } from './job-table.js';
 import { withState } from './lease.js';
@@ -38,6 +40,8 @@ export class QueueState {
   /** The timer set for a fresh offer, in milliseconds: the shortest visibility anybody asked for. */
   armMs: number;
   group = -1;
+  /** Where the log holds the queue's latest declaration. */
+  position = 0;
   /** First and last dead row, 0 = none. */
   deadFirst = 0;
   deadLast = 0;
@@ -59,6 +63,8 @@ export interface Listener {
   paused(queue: QueueState): void;
   event(name: number, queue: QueueState, id: number, bytes: Uint8Array | undefined): void;
   verdict(owner: number, request: number, id: number, duplicate: boolean): void;
+  /** A job that was not accepted because another holds its key: the log has to say so too (J4). */
+  duplicate(id: number, queue: number, level: number): void;
 }
 
 export class Jobs {
@@ -78,6 +84,8 @@ export class Jobs {
   /** True while the log is replayed: nobody waits, and owners named in records are of an earlier run. */
   replaying = true;
   wallMs = 0;
+  /** Bytes of the log that are some job's latest image, about. */
+  liveBytes = 0;
   readonly #outcomes: Outcomes;
   readonly #keys = new Map<string, number>();
   #reservedBack = 0;
@@ -94,11 +102,11 @@ export class Jobs {
     this.wallMs = wallMs;
   }
 
-  /** Applies one committed record. `memory` is a ring, or a piece of the log. */
-  apply(memory: Memory, offset: number): void {
+  /** Applies one committed record. `memory` is a ring, or a piece of the log; `position` is 0 for one that is not in it. */
+  apply(memory: Memory, offset: number, position: number): void {
     switch (record.typeOf(memory, offset)) {
       case RecordType.ENQUEUE:
-        return this.#enqueue(memory, offset);
+        return this.#enqueue(memory, offset, position);
       case RecordType.ACK:
         return this.#ack(memory, offset);
       case RecordType.ACK_MANY:
@@ -114,12 +122,15 @@ export class Jobs {
       case RecordType.PURGE:
         return this.#purge(memory, offset);
       case RecordType.QUEUE:
-        return this.#declare(memory, offset);
+        return this.#declare(memory, offset, position);
       case RecordType.PAUSE:
         return this.#pause(record.queueOf(memory, offset), true);
       case RecordType.RESUME:
         return this.#pause(record.queueOf(memory, offset), false);
+      case RecordType.IMAGE:
+        return this.#image(memory, offset, position);
       case RecordType.EPOCH:
+      case RecordType.HEAD:
         return;
       default:
         assert(false, 'a record type that recovery let through is applied');
@@ -234,7 +245,7 @@ export class Jobs {
     return this.shared.arena.u8.slice(end - record.sizeOf(this.shared.arena, offset), end);
   }
 
-  #enqueue(memory: Memory, offset: number): void {
+  #enqueue(memory: Memory, offset: number, position: number): void {
     const { shared } = this;
     const id = record.idOf(memory, offset);
     const queue = this.queues[record.queueOf(memory, offset)];
@@ -256,23 +267,12 @@ export class Jobs {
       }
       if (holder !== undefined) {
         this.#reservedBack++;
+        if (!this.replaying) this.listener?.duplicate(id, queue.id, record.jobLevelOf(memory, offset));
         return;
       }
     }
-    const row = this.table.take();
-    assert(row !== 0, 'the job table is full');
-    const bytes = record.bytesOf(memory, offset) - BODY;
-    const ref = this.arena.alloc(bytes);
-    assert(ref > 0, 'the arena is full');
-    copyBody(memory, offset + BODY, shared.arena, ref * ARENA_UNIT_BYTES, bytes);
+    const row = this.#insert(memory, offset, record.bytesOf(memory, offset) - BODY, queue, position);
     if (key !== '') this.#keys.set(key, row);
-    shared.id[row] = id;
-    shared.queue[row] = queue.id;
-    shared.priority[row] = memory.i32[(offset + At.ROW) >>> 2]!;
-    shared.ref[row] = ref;
-    shared.bytes[row] = bytes;
-    shared.counts[row] = 0;
-    this.ids.insert(row);
     if (owner !== 0 && request === 0) this.#outcomes.watch(row, owner);
     shared.queues[queue.block + QueueWord.LIVE]!++;
     shared.cells[Cell.ENQUEUED]!++;
@@ -286,6 +286,94 @@ export class Jobs {
       this.table.move(row, Event.ENQUEUE);
       this.#ready(row, queue);
     }
+  }
+
+  /** A new row for the job whose record is at `offset`; the caller puts it into a list. */
+  #insert(memory: Memory, offset: number, bytes: number, queue: QueueState, position: number): number {
+    const { shared } = this;
+    const row = this.table.take();
+    assert(row !== 0, 'the job table is full');
+    const ref = this.arena.alloc(bytes);
+    assert(ref > 0, 'the arena is full');
+    copyBody(memory, offset + BODY, shared.arena, ref * ARENA_UNIT_BYTES, bytes);
+    shared.id[row] = record.idOf(memory, offset);
+    shared.queue[row] = queue.id;
+    shared.priority[row] = memory.i32[(offset + At.ROW) >>> 2]!;
+    shared.ref[row] = ref;
+    shared.bytes[row] = bytes;
+    shared.counts[row] = 0;
+    shared.position[row] = position;
+    this.ids.insert(row);
+    this.liveBytes += record.paddedBytes(bytes + BODY);
+    return row;
+  }
+
+  /** A job as compaction wrote it. One that is known needs nothing but its new place; when replay meets it, it is in. */
+  #image(memory: Memory, offset: number, position: number): void {
+    const { shared } = this;
+    const known = this.ids.find(record.idOf(memory, offset));
+    if (known >= 0) {
+      shared.position[known] = position;
+      return;
+    }
+    if (!this.replaying) return;
+    const queue = this.queues[record.queueOf(memory, offset)];
+    assert(queue !== undefined, 'an image of a job of a queue that no record declared');
+    const tail = record.imageTail(memory, offset);
+    const row = this.#insert(memory, offset, record.bodyEnd(memory, offset) - offset - BODY, queue, position);
+    const counts = memory.i32[(tail + ImageAt.COUNTS) >>> 2]!;
+    const errorsAt = tail + ImageAt.TEXTS;
+    const errorBytes = memory.i32[(tail + ImageAt.ERRORS) >>> 2]!;
+    const resultBytes = memory.i32[(tail + ImageAt.RESULT) >>> 2]!;
+    const runAt = memory.f64[(tail + ImageAt.RUN_AT) >>> 3]!;
+    this.table.count(row, counts & 0xffff, (counts >>> 16) & 0xff);
+    if (errorBytes > 0) {
+      const json = text.decode(memory.u8.slice(errorsAt, errorsAt + errorBytes));
+      this.errors.set(row, JSON.parse(json) as StoredError[]);
+    }
+    const state = counts >>> 24;
+    const holdsKey = state === ImageState.LIVE || (state === ImageState.DONE && this.#keyRetention(row) > 0);
+    if (holdsKey && (record.attributesOf(memory, offset) & Attribute.KEY) !== 0) {
+      this.#keys.set(this.#keyOf(memory, offset, queue.id), row);
+    }
+    shared.runAt[row] = runAt;
+    switch (state) {
+      case ImageState.DEAD:
+        this.table.move(row, Event.ENQUEUE);
+        this.table.move(row, Event.BURY);
+        this.reasons.set(row, REASONS[memory.i32[(tail + ImageAt.REASON) >>> 2]!] ?? 'none');
+        this.#addDead(row, queue);
+        return;
+      case ImageState.DONE:
+        this.table.move(row, Event.ENQUEUE);
+        this.table.move(row, Event.FINISH_KEPT);
+        if (resultBytes >= 0) {
+          const at = errorsAt + errorBytes;
+          this.results.set(row, memory.u8.slice(at, at + resultBytes));
+        }
+        this.delays.insert(row, runAt);
+        return;
+      default:
+        shared.queues[queue.block + QueueWord.LIVE]!++;
+        if (runAt > this.wallMs) {
+          this.table.move(row, Event.ENQUEUE_LATER);
+          this.#delayed(queue, 1);
+          this.delays.insert(row, runAt);
+        } else {
+          this.table.move(row, Event.ENQUEUE);
+          this.#ready(row, queue);
+        }
+    }
+  }
+
+  #addDead(row: number, queue: QueueState): void {
+    const { next, prev } = this.shared;
+    prev[row] = queue.deadLast;
+    next[row] = 0;
+    if (queue.deadLast === 0) queue.deadFirst = row;
+    else next[queue.deadLast] = row;
+    queue.deadLast = row;
+    this.shared.queues[queue.block + QueueWord.DEAD]!++;
   }
 
   #ack(memory: Memory, offset: number): void {
@@ -355,13 +443,7 @@ export class Jobs {
     this.reasons.set(row, reason);
     this.#failure(row, memory, offset);
     this.#releaseKey(row);
-    const { next, prev } = this.shared;
-    prev[row] = queue.deadLast;
-    next[row] = 0;
-    if (queue.deadLast === 0) queue.deadFirst = row;
-    else next[queue.deadLast] = row;
-    queue.deadLast = row;
-    this.shared.queues[queue.block + QueueWord.DEAD]!++;
+    this.#addDead(row, queue);
     this.shared.cells[Cell.DEAD]!++;
     if (this.replaying) return;
     const errors = this.errors.get(row);
@@ -395,7 +477,7 @@ export class Jobs {
     this.#removed(row, Outcome.REMOVED);
   }
 
-  #declare(memory: Memory, offset: number): void {
+  #declare(memory: Memory, offset: number, position: number): void {
     const id = record.queueOf(memory, offset);
     const at = offset + At.ATTRIBUTES;
     const config = JSON.parse(text.decode(memory.u8.slice(at, at + record.sizeOf(memory, offset)))) as QueueRecord;
@@ -409,7 +491,12 @@ export class Jobs {
       queue.config = config;
       queue.armMs = Math.min(queue.armMs, config.visibility);
     }
-    this.shared.queues[id * QueueWord.WORDS + QueueWord.FLAGS]! |= QueueFlag.DECLARED;
+    const state = this.queues[id]!;
+    state.position = position;
+    this.shared.queues[state.block + QueueWord.FLAGS]! |= QueueFlag.DECLARED;
+    const cell = (state.block + QueueWord.DONE) >>> 1;
+    const done = this.shared.queueCells[cell]!;
+    if (this.replaying && config.done !== undefined) this.shared.queueCells[cell] = Math.max(done, config.done);
   }
 
   #pause(id: number, paused: boolean): void {
@@ -510,6 +597,7 @@ export class Jobs {
     this.#releaseKey(row);
     if (this.errors.size > 0) this.errors.delete(row);
     if (this.results.size > 0) this.results.delete(row);
+    this.liveBytes -= record.paddedBytes(this.shared.bytes[row]! + BODY);
     this.arena.free(this.shared.ref[row]!, this.shared.bytes[row]!);
     this.shared.ref[row] = 0;
     this.ids.remove(row);

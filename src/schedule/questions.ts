@@ -21,6 +21,8 @@ export const Question = {
   REARM: 8,
   /** Row-by-row check of the job table. */
   AUDIT: 9,
+  /** Rewrite the log so that it holds little more than what is alive. */
+  COMPACT: 10,
 } as const;
 
 /** Kinds of entries in a reply ring. */
@@ -59,6 +61,8 @@ export interface QueueRecord {
   readonly visibility: number;
   readonly resultRetention: number;
   readonly level: number;
+  /** Jobs done before this record was written again by a compaction. */
+  readonly done?: number;
 }
 
 /** An error as it is stored and sent. */

@@ -5,7 +5,7 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import { runAgent } from '../../native-free/agent.js';
 import { Arena } from '../../native-free/arena.js';
-import { Cell, Shared, type SharedBuffers, Word } from '../../native-free/layout.js';
+import { Cell, SEGMENTS_KEPT, Shared, type SharedBuffers, Word } from '../../native-free/layout.js';
 import { clockOver } from '../clock.js';
 import { MillraceError } from '../errors.js';
 import { useChecksum } from '../log/checksum.js';
@@ -20,7 +20,7 @@ export interface SchedulerThreadData {
   readonly buffers: SharedBuffers;
   readonly dir: string;
   readonly options: {
-    readonly nativeFree: boolean;
+    readonly nativeFree: boolean; readonly segmentBytes: number;
     readonly clock?: SharedArrayBuffer;
     readonly storage?: StorageModule;
   };
@@ -45,11 +45,14 @@ function start(storage: Storage): Scheduler {
   const replies = new Replies(shared, arena);
   const monotonicMs = Math.floor(clock.monotonicMs() - shared.cells[Cell.MONOTONIC_ZERO_MS]!);
   const jobs = new Jobs(shared, arena, new Outcomes(replies), Math.floor(clock.wallMs()), monotonicMs);
-  const recovery = recover(storage, dir, (memory, offset) => jobs.apply(memory, offset));
+  const recovery = recover(storage, dir, (memory, offset, position) => jobs.apply(memory, offset, position));
+  for (const { number, base } of recovery.segments) shared.segmentBases[number % SEGMENTS_KEPT] = base;
+  shared.cells[Cell.SEGMENT_FIRST] = recovery.segments[0]?.number ?? 1;
+  shared.cells[Cell.LOG_START] = recovery.segments[0]?.base ?? 0;
   jobs.serve();
   shared.cells[Cell.RECOVERED] = recovery.records;
   parentPort!.postMessage({ type: 'recovered', recovery } satisfies SchedulerReply);
-  return new Scheduler(shared, jobs, replies, clock);
+  return new Scheduler(shared, jobs, replies, clock, { storage, dir, segmentBytes: options.segmentBytes });
 }
 
 try {

@@ -35,6 +35,7 @@ import { Level, limitsWord, REASONS, type Reason, RecordType } from '../../nativ
 import { initialiseRing, Ring } from '../../native-free/ring.js';
 import type { Clock } from '../clock.js';
 import { Answers } from './answers.js';
+import { Compactor, type LogPlace } from './compactor.js';
 import { EVENT_EXPIRED, type Jobs, type Listener, type QueueState } from './jobs.js';
 import { leaseState, nextOffer, withState } from './lease.js';
 import { EVENT_OVERRUN, eventBit, Reply } from './questions.js';
@@ -70,7 +71,11 @@ export class Scheduler implements Agent, Listener {
   readonly #adopted: QueueState[] = [];
   readonly #offers = new Int32Array(2 * OFFERS_A_STEP);
   readonly #zeroMs: number;
+  readonly #compactor: Compactor;
   #cursor: number;
+  /** Where the batch at the cursor ends, and where in the log the next record of it lies. */
+  #batchEnd: number;
+  #position = 0;
   #monotonicMs = 0;
   #wallMs = 0;
   #deathsSeen = 0;
@@ -79,7 +84,14 @@ export class Scheduler implements Agent, Listener {
   readonly #onLease = (row: number): void => this.#leaseTimer(row);
   readonly #onDelay = (row: number): void => this.#jobs.due(row);
 
-  constructor(shared: Shared, jobs: Jobs, replies: Replies, clock: Clock, random: () => number = Math.random) {
+  constructor(
+    shared: Shared,
+    jobs: Jobs,
+    replies: Replies,
+    clock: Clock,
+    log: LogPlace,
+    random: () => number = Math.random,
+  ) {
     this.#shared = shared;
     this.#jobs = jobs;
     this.#replies = replies;
@@ -88,11 +100,16 @@ export class Scheduler implements Agent, Listener {
     this.#ring = new Ring(shared.submitPlace, Owner.SCHEDULER);
     this.#outbox = new Outbox(shared, this.#ring);
     this.#cursor = this.#ring.head();
+    this.#batchEnd = this.#cursor;
+    this.#compactor = new Compactor(shared, jobs, this.#outbox, log, (owner, request, status) =>
+      replies.send(owner, Reply.ANSWER, request, status, 0, 0),
+    );
     this.#zeroMs = shared.cells[Cell.MONOTONIC_ZERO_MS]!;
     this.#answers = new Answers(shared, jobs, replies, this.#outbox, {
       takeOut: (row) => this.#tryTakeOut(row),
       rearm: (row) => this.#rearm(row),
       nowMs: () => this.#wallMs,
+      compact: (owner, request) => this.#compactor.ask(owner, request),
     });
     jobs.listener = this;
     this.#readClocks();
@@ -105,8 +122,10 @@ export class Scheduler implements Agent, Listener {
     work += this.#jobs.delays.advance(this.#wallMs, this.#onDelay);
     work += this.#answers.retry();
     work += this.#deaths();
-    work += this.#fill();
+    // What compaction has copied must be in the ring before its job can be handed out (X2 in compactor.ts).
+    if (!this.#compactor.holdsRows) work += this.#fill();
     work += this.#submit();
+    if (this.#outbox.bytes === 0) work += this.#compactor.step(this.#monotonicMs);
     work += this.#replies.flush();
     if (work > 0) {
       this.#jobs.settle();
@@ -124,6 +143,7 @@ export class Scheduler implements Agent, Listener {
     let ms = leases.nextAtMs() - this.#monotonicMs;
     if (delays.size > 0) ms = Math.min(ms, delays.nextAtMs() - this.#wallMs, WALL_LOOK_MS);
     if (this.#replies.waiting || this.#answers.waiting) ms = Math.min(ms, 1);
+    ms = Math.min(ms, this.#compactor.idleForMs(this.#monotonicMs));
     if (this.#outbox.bytes > 0) ms = Math.min(ms, Math.max(1, this.#refusedUntilMs - this.#monotonicMs));
     return Math.max(0, ms);
   }
@@ -162,6 +182,10 @@ export class Scheduler implements Agent, Listener {
     }
   }
 
+  duplicate(id: number, queue: number, level: number): void {
+    this.#outbox.appendShort(RecordType.CANCEL, level, id, queue, 0, this.#wallMs);
+  }
+
   verdict(owner: number, request: number, id: number, duplicate: boolean): void {
     this.#replies.send(owner, Reply.VERDICT, request, duplicate ? 1 : 0, 0, id);
   }
@@ -180,21 +204,35 @@ export class Scheduler implements Agent, Listener {
     const shared = this.#shared;
     const committed = load(shared.control, Word.COMMITTED);
     if (this.#cursor === committed) return 0;
+    const { places } = shared;
+    const slotMask = shared.sizes.ringSlots - 1;
     this.#listening = load(shared.control, Word.LISTENERS);
     const memory = shared.slots;
     const jobs = this.#jobs;
     let work = 0;
     while (this.#cursor !== committed && work < RESERVATIONS_A_STEP) {
+      if (this.#cursor === this.#batchEnd) {
+        const place = 2 * (this.#cursor & slotMask);
+        this.#position = places[place]!;
+        this.#batchEnd = (this.#cursor + places[place + 1]!) | 0;
+      }
       const count = this.#ring.countAt(this.#cursor);
       let at = shared.slotOffset(this.#cursor);
       const end = at + count * record.SLOT_BYTES;
       while (at < end) {
         const type = record.typeOf(memory, at);
         if (type === RecordType.VOID) break;
-        if (record.levelOf(memory, at) === Level.REFUSED) this.#refused(at, type);
+        const bytes = record.paddedBytes(record.bytesOf(memory, at));
+        const level = record.levelOf(memory, at);
+        if (level === Level.REFUSED) this.#refused(at, type);
         else if (type === RecordType.ASK) this.#answers.answer(memory, at);
-        else jobs.apply(memory, at);
-        at += record.paddedBytes(record.bytesOf(memory, at));
+        else if (level === Level.MEMORY) jobs.apply(memory, at, 0);
+        else {
+          jobs.apply(memory, at, this.#position);
+          if (type === RecordType.HEAD) this.#compactor.headCommitted();
+          this.#position += bytes;
+        }
+        at += bytes;
       }
       this.#ring.release(this.#cursor, count);
       this.#cursor = (this.#cursor + count) | 0;
@@ -206,6 +244,10 @@ export class Scheduler implements Agent, Listener {
   /** The disk was full for this record. An enqueue is over, its producer is told; anything else is tried again. */
   #refused(at: number, type: number): void {
     const memory = this.#shared.slots;
+    if (type === RecordType.IMAGE || type === RecordType.HEAD) {
+      this.#compactor.refused();
+      return;
+    }
     if (type === RecordType.ENQUEUE) {
       Atomics.sub(this.#shared.control, Word.JOBS_RESERVED, 1);
       return;
