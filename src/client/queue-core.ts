@@ -27,7 +27,13 @@ import * as record from '../../native-free/record.js';
 import { Attribute, BODY, Level, RecordType } from '../../native-free/record.js';
 import { Ring } from '../../native-free/ring.js';
 import { MillraceError, shown } from '../errors.js';
-import { INTERVAL_MS_MAX, type QueueOptions, type QueueSettings, queueSettings } from '../options.js';
+import {
+  INTERVAL_MS_MAX,
+  type QueueOptions,
+  type QueueSettings,
+  queueSettings,
+  record as recordOf,
+} from '../options.js';
 import { withState } from '../schedule/lease.js';
 import { Question, type QueueRecord } from '../schedule/questions.js';
 import { type Coding, codingOf } from './codec.js';
@@ -69,9 +75,11 @@ export class QueueCore {
     this.block = this.id * QueueWord.WORDS;
   }
 
+  /** All of the new options, or, when one of them is refused, none. */
   configure(options: QueueOptions<never>, level: number): void {
-    this.settings = queueSettings(this.name, options, level);
+    const settings = queueSettings(this.name, recordOf('use a queue', options), level);
     this.coding = codingOf(options.codec);
+    this.settings = settings;
   }
 
   /** Appends the queue's record when the log has none, or when it says something else and `force` (Q1). */

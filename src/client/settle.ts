@@ -2,6 +2,7 @@
  * How a lease ends at its holder's hand, and how errors and results become bytes. Used by leases and runners.
  */
 
+import { types } from 'node:util';
 import { ARENA_UNIT_BYTES } from '../../native-free/arena.js';
 import { add, compareExchange, load, store } from '../../native-free/atomics.js';
 import { backoffMs } from '../../native-free/backoff.js';
@@ -153,7 +154,7 @@ export function encodeResult(
 ): string | Uint8Array | undefined {
   if (result === undefined) return undefined;
   let encoded: string | Uint8Array;
-  if (result instanceof Uint8Array) {
+  if (types.isUint8Array(result)) {
     encoded = new Uint8Array(result.length + 1);
     encoded[0] = RAW;
     encoded.set(result, 1);
