@@ -144,9 +144,9 @@ describe('levels', () => {
     expect(textsIn(disk.clone())).toEqual(['os']);
     expect(textsIn(disk.crash())).toEqual([]);
     // What recovery replayed is durable after it.
-    const process = disk.clone();
-    recover(process, DIR, () => {});
-    expect(textsIn(process.crash())).toEqual(['os']);
+    const next = disk.restarted();
+    recover(next, DIR, () => {});
+    expect(textsIn(next.crash())).toEqual(['os']);
   });
 
   it('of memory, and questions, are not logged: a batch of nothing else costs no write', () => {
@@ -220,6 +220,7 @@ describe('the ring', () => {
       run.settle();
     }
     expect(run.shared.absolute(run.committed)).toBe(first + 120);
+    expect(run.shared.control[Word.COMMITTED_HIGH]).toBe(Math.floor((first + 120) / 2 ** 31));
     expect(textsIn(disk)).toEqual(texts);
   });
 
@@ -321,6 +322,7 @@ describe('a dead owner', () => {
     expect(run.shared.control[Word.SUBMIT_TAIL]).toBe(hole + 3);
     expect(run.committed).toBe(hole + 3);
     expect(run.stateOf(4)).toBe(OwnerState.DRAINED);
+    expect(run.shared.owners[4 * OwnerWord.WORDS + OwnerWord.DRAINED]).toBe(hole + 3);
     run.enqueue('b');
     run.settle();
     expect(textsIn(disk)).toEqual(['a', 'b']);
@@ -472,6 +474,18 @@ describe('closing', () => {
     expect(textsIn(disk.crash())).toEqual(['a', 'b']);
     expect(run.writer.error).toBeUndefined();
   });
+});
+
+it('closes with a watermark that is written already by flushing it', () => {
+  const disk = new MemoryStorage();
+  const run = new Run(disk);
+  run.enqueue('a');
+  run.settle();
+  run.nowMs = WATERMARK_DELAY_MS;
+  run.settle();
+  const { length } = disk.operations;
+  run.close();
+  expect(since(disk, length)).toEqual(['sync watermark']);
 });
 
 describe('poison', () => {
