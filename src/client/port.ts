@@ -329,7 +329,10 @@ export class Port {
 
   /** `lost` is called when the scheduler ends the lease on `row` that has this word. */
   onLost(row: number, word: number, lost: () => void): void {
+    const before = this.#lost.get(row);
     this.#lost.set(row, { word, lost });
+    // An earlier lease on the row is over, or this one would not be; the scheduler's word of it is still on its way.
+    if (before !== undefined && before.word !== word) before.lost();
     this.#armSoon();
   }
 
