@@ -5,7 +5,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Broker, type BrokerOptions, type MillraceError, open } from 'millrace';
+import { type Broker, type BrokerOptions, type Lease, type MillraceError, open, type Queue } from 'millrace';
 import { onTestFinished } from 'vitest';
 import { ManualClock } from '../src/clock.js';
 
@@ -70,4 +70,14 @@ export async function failureOf(act: () => unknown): Promise<MillraceError> {
 export async function applied(broker: Broker): Promise<void> {
   // A question is answered in order, behind everything that was submitted before it.
   await broker.queue('applied?').get(0);
+}
+
+/** Leases on `count` jobs, however many claims that takes. */
+export async function taken<Payload>(queue: Queue<Payload, unknown>, count: number): Promise<Lease<Payload>[]> {
+  const leases: Lease<Payload>[] = [];
+  await until(`${count} jobs can be claimed`, async () => {
+    leases.push(...(await queue.claim({ max: Math.min(4096, count - leases.length) })));
+    return leases.length === count;
+  });
+  return leases;
 }
