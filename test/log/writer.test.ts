@@ -106,6 +106,14 @@ describe('group commit', () => {
     expect(textsIn(disk)).toHaveLength(31);
   });
 
+  it('takes no more records than the cap in one batch', () => {
+    const disk = new MemoryStorage();
+    const run = new Run(disk, { batchRecordsMax: 5 });
+    for (let i = 0; i < 7; i++) run.enqueue([`${i}`, 'b']);
+    run.settle();
+    expect(batchesIn(disk.bytes(LOG)).map(({ header }) => header.records)).toEqual([1, 6, 6, 2]);
+  });
+
   it('waits for more when asked to linger, by the clock, and no longer than for a full batch', () => {
     const disk = new MemoryStorage();
     const run = new Run(disk, { lingerMs: 5, batchBytesMax: 300 });
@@ -176,10 +184,10 @@ describe('levels', () => {
     expect(textsIn(disk.crash())).toEqual(['a', 'b', 'c', 'd']);
   });
 
-  it('that alternate a thousand times still go out in one write of few buffers', () => {
+  it('that alternate thousands of times still go out in one write of few buffers', () => {
     const disk = new MemoryStorage();
-    const run = new Run(disk, { ringSlots: 8192 });
-    const texts = Array.from({ length: 2000 }, (_, i) => `${i}`);
+    const run = new Run(disk, { ringSlots: 16_384 });
+    const texts = Array.from({ length: 3000 }, (_, i) => `${i}`);
     run.enqueue(
       texts,
       texts.map((_, i) => (i % 2 === 0 ? Level.FSYNC : Level.MEMORY)),
@@ -636,7 +644,7 @@ describe('a full disk', () => {
       expect(run.release().map(({ text, level }) => [text, level])).toEqual([
         ['no', Level.REFUSED],
         ['neither', Level.REFUSED],
-        ['', Level.MEMORY],
+        ['', Level.FSYNC],
         ['m', Level.MEMORY],
       ]);
       disk.capacity = Infinity;
