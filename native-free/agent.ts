@@ -6,6 +6,7 @@
  * A1  A sleeper stores ASLEEP, then looks for work once more, then waits; a waker makes work visible, then looks at
  *     ASLEEP. So either the sleeper sees the work or the waker sees the sleeper: no wake-up is lost.
  * A2  The waker takes ASLEEP back by CAS, so a batch costs one notify however many wake-ups are asked for.
+ * A3  A waker may die between the two. Whoever learns of a death therefore wakes everybody without asking.
  */
 import { compareExchange, load, notify, store, wait } from './atomics.js';
 import { OwnerState, OwnerWord, type Shared, Word } from './layout.js';
@@ -45,6 +46,21 @@ export function runAgent(agent: Agent, words: Int32Array, asleep: number): void 
 /** Wakes whoever sleeps on this word (A2). Cheap when nobody does. */
 export function wake(words: Int32Array, asleep: number): void {
   if (load(words, asleep) === 1 && compareExchange(words, asleep, 1, 0) === 1) notify(words, asleep);
+}
+
+/** Wakes whoever may have been about to be woken by a thread that is now dead (A3). */
+export function wakeAfterDeath(shared: Shared): void {
+  const { control, owners } = shared;
+  store(control, Word.WRITER_ASLEEP, 0);
+  notify(control, Word.WRITER_ASLEEP);
+  store(control, Word.SCHEDULER_ASLEEP, 0);
+  notify(control, Word.SCHEDULER_ASLEEP);
+  const seen = load(control, Word.OWNERS_SEEN);
+  for (let owner = 0; owner <= seen; owner++) {
+    const asleep = owner * OwnerWord.WORDS + OwnerWord.ASLEEP;
+    store(owners, asleep, 0);
+    notify(owners, asleep);
+  }
 }
 
 /** Wakes every client thread that sleeps and wants one of `wants`. */

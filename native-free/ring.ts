@@ -52,7 +52,7 @@ export function initialiseRing(place: RingPlace, first: number = place.capacity)
   for (let i = 0; first !== place.capacity && i < place.capacity; i++) {
     const position = (first + i) | 0;
     const entry = place.entries + ((position & (place.capacity - 1)) << place.entryShift);
-    place.words[entry] = ((position >>> lapShift) - 1) << LAP_SHIFT;
+    place.words[entry] = ((position - place.capacity) >>> lapShift) << LAP_SHIFT;
   }
 }
 
@@ -100,19 +100,29 @@ export class Ring {
 
   /** Reserves `count` consecutive slots. False: the ring is full. On success `position` says where. */
   tryReserve(count: number): boolean {
+    // An owner may have slept while the positions went once around: what it remembers of the head is worth nothing.
+    this.#headSeen = load(this.#cursors, this.#head);
+    return this.#tryReserve(count);
+  }
+
+  /** The same for one slot; looks at the head only when it must. */
+  #tryReserve(count: number): boolean {
     const words = this.#words;
     // Looked at, not remembered: an owner with several rings (the scheduler) has one intent for all of them.
     if (load(this.#intents, this.#ownIntent) !== count) store(this.#intents, this.#ownIntent, count);
     for (;;) {
       const tail = load(this.#cursors, this.#tail);
-      if (((tail + count - this.#headSeen) | 0) > this.capacity) {
+      // Unsigned: a head seen 2^31 positions ago must not look like room. Signed after a fresh look: a tail older than
+      // this head is not a full ring, and is found out by its stamp.
+      if ((tail + count - this.#headSeen) >>> 0 > this.capacity) {
         this.#headSeen = load(this.#cursors, this.#head);
         if (((tail + count - this.#headSeen) | 0) > this.capacity) return false;
       }
       const entry = this.#entries + ((tail & this.#mask) << this.#entryShift);
       const lap = (tail >>> this.#lapShift) & LAP_MASK;
       const stamp = load(words, entry);
-      if (stamp >>> LAP_SHIFT === ((lap - 1) & LAP_MASK)) {
+      // The lap before, also where positions wrap: laps have 32 - log2(capacity) bits, or the 22 of a stamp.
+      if (stamp >>> LAP_SHIFT === (((tail - this.capacity) >>> this.#lapShift) & LAP_MASK)) {
         // I1: free. The CAS names the owner; it fails if anybody reserved here since the load.
         const mine = (lap << LAP_SHIFT) | (this.#owner << OWNER_SHIFT) | RESERVED;
         if (compareExchange(words, entry, stamp, mine) === stamp) {
@@ -137,7 +147,7 @@ export class Ring {
 
   /** Single-slot rings: reserve, fill with two words, publish. False: full. */
   tryPush(a: number, b: number): boolean {
-    if (!this.tryReserve(1)) return false;
+    if (!this.#tryReserve(1)) return false;
     const entry = this.#entry(this.position);
     this.#words[entry + 2] = a;
     this.#words[entry + 3] = b;
@@ -217,8 +227,12 @@ export class Ring {
     return state === RESERVED ? -((stamp >>> OWNER_SHIFT) & OWNER_MASK) : 0;
   }
 
-  /** I5: how many slots a dead owner's open reservation at `position` holds, after moving the tail past it. */
+  /**
+   * I5: how many slots a dead owner's open reservation at `position` holds, after moving the tail past it; 0 when it is
+   * not open. Whoever saw it open before they knew of the death saw a stamp of the past: it is looked at again.
+   */
   repair(position: number, deadOwner: number): number {
+    if (this.countAt(position) !== -deadOwner) return 0;
     const count = load(this.#intents, this.#intentIndex(deadOwner));
     compareExchange(this.#cursors, this.#tail, position, (position + count) | 0);
     this.#words[this.#entry(position) + 1] = count;

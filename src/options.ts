@@ -197,6 +197,12 @@ export function record<T extends object>(attempted: string, options: T | undefin
   return options;
 }
 
+/** An AbortSignal, or nothing. */
+export function abortSignal(attempted: string, value: unknown): AbortSignal | undefined {
+  if (value !== undefined && !(value instanceof AbortSignal)) refuse(attempted, 'signal', value, 'an AbortSignal');
+  return value;
+}
+
 export function levelOfDurability(durability: Durability): number {
   return durability === 'fsync' ? Level.FSYNC : durability === 'os' ? Level.OS : Level.MEMORY;
 }
@@ -219,6 +225,7 @@ const MIB = 1 << 20;
 
 export function brokerSettings(options: BrokerOptions): BrokerSettings {
   const a = 'open';
+  seams(options);
   const settings = {
     level: levelOfDurability(choice(a, 'durability', options.durability, DURABILITIES, 'fsync')),
     lingerMs: span(a, 'linger', options.linger, 0, 10_000, 0),
@@ -228,7 +235,7 @@ export function brokerSettings(options: BrokerOptions): BrokerSettings {
     payloadBytesMax: whole(a, 'payloadBytesMax', options.payloadBytesMax, 1, 8 * MIB, MIB),
     memoryBytes: whole(a, 'memoryBytes', options.memoryBytes, MIB, 3072 * MIB, 2048 * MIB),
     ringSlots: whole(a, 'ringSlots', options.ringSlots, 64, 2 ** 24, 262_144),
-    nativeFree: options.nativeFree === true,
+    nativeFree: options.nativeFree ?? false,
   };
   if (Math.log2(settings.ringSlots) % 1 !== 0) refuse(a, 'ringSlots', settings.ringSlots, 'a power of two');
   // Half the ring takes the longest record, with its header and optional fields.
@@ -246,6 +253,24 @@ export function brokerSettings(options: BrokerOptions): BrokerSettings {
     );
   }
   return { ...settings, ringSlots };
+}
+
+/** What only tests and benches give. A clock has to be one that every thread can see. */
+function seams({ clock, random, storage, nativeFree }: BrokerOptions): void {
+  if (nativeFree !== undefined && typeof nativeFree !== 'boolean') {
+    refuse('open', 'nativeFree', nativeFree, 'true or false');
+  }
+  if (clock !== undefined) {
+    const told = typeof clock?.wallMs === 'function' && typeof clock.monotonicMs === 'function';
+    if (!told || !(clock.shared instanceof SharedArrayBuffer)) {
+      refuse('open', 'clock', clock, 'a clock whose memory is shared');
+    }
+  }
+  if (random !== undefined && typeof random !== 'function') refuse('open', 'random', random, 'a function');
+  if (storage !== undefined) {
+    const module = storage?.module as unknown;
+    if (typeof module !== 'string' && !(module instanceof URL)) refuse('open', 'storage', storage, '{ module, data }');
+  }
 }
 
 /** A queue's options after defaults. */
@@ -269,6 +294,10 @@ export function queueSettings(name: string, options: QueueOptions<never>, level:
     refuse(a, 'backoff', backoff, '{ base, max, jitter } or a function');
   }
   const exponential = typeof backoff === 'object' ? backoff : {};
+  const schema = options.schema as StandardSchema | undefined;
+  if (schema !== undefined && typeof schema?.['~standard']?.validate !== 'function') {
+    refuse(a, 'schema', schema, 'a Standard Schema');
+  }
   return {
     attempts: whole(a, 'attempts', options.attempts, 1, 65_535, 20),
     crashes: whole(a, 'crashes', options.crashes, 1, 255, 3),

@@ -215,7 +215,17 @@ export class Broker extends EventEmitter<BrokerEvents> {
    */
   process(handlers: readonly BoundHandler<never, unknown>[] | URL | string, settings: ProcessOptions = {}): Worker {
     this.port.check('process queues');
-    if (!Array.isArray(handlers)) return this.#fleet(handlers as URL | string, undefined, settings);
+    record('process queues', settings);
+    if (typeof handlers === 'string' || handlers instanceof URL) return this.#fleet(handlers, undefined, settings);
+    if (!Array.isArray(handlers) || !handlers.every(isBound)) {
+      const option = 'handlers';
+      const allowed = 'a URL, a path or an array of handle(definition, handler)';
+      throw new MillraceError(
+        'ERR_MILLRACE_OPTION_INVALID',
+        `cannot process queues: ${option} is ${shown(handlers)}, allowed is ${allowed}`,
+        { option },
+      );
+    }
     const workers = (handlers as BoundHandler<never, unknown>[]).map(({ definition, handler }) =>
       this.queue(definition).process(handler as never, settings),
     );
@@ -297,9 +307,10 @@ export class Broker extends EventEmitter<BrokerEvents> {
    * Takes no more jobs, lets running ones end, flushes, and lets go of the directory. The broker that `open` gave closes
    * for every attached thread; one from `attach` only for its own.
    */
-  close(options: CloseOptions = {}): Promise<void> {
-    this.#closing ??= this.#close(span('close', 'timeout', options.timeout, 0, INTERVAL_MS_MAX, 30_000));
-    return this.#closing;
+  async close(options: CloseOptions = {}): Promise<void> {
+    const timeoutMs = span('close', 'timeout', record('close', options).timeout, 0, INTERVAL_MS_MAX, 30_000);
+    this.#closing ??= this.#close(timeoutMs);
+    await this.#closing;
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -375,6 +386,12 @@ export class Broker extends EventEmitter<BrokerEvents> {
       this.emit(name, what);
     }
   }
+}
+
+function isBound(value: unknown): value is BoundHandler {
+  if (typeof value !== 'object' || value === null) return false;
+  const { definition, handler } = value as Partial<BoundHandler>;
+  return typeof definition === 'object' && definition !== null && typeof handler === 'function';
 }
 
 /** Several workers as one. */

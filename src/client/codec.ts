@@ -57,6 +57,15 @@ function lossy(value: unknown, path: string, depth: number): string | undefined 
   return undefined;
 }
 
+/** Reading a value may run the user's code: getters, proxies. */
+function lossyOrThrowing(value: unknown): string | undefined {
+  try {
+    return lossy(value, 'the payload', 0);
+  } catch (error) {
+    return `reading it threw ${shown(error)}`;
+  }
+}
+
 const json: Coding = {
   encode(value, attempted) {
     if (typeof value === 'string' || typeof value === 'number') {
@@ -64,13 +73,13 @@ const json: Coding = {
       if (found !== undefined) throw invalid(attempted, found);
       return JSON.stringify(value);
     }
-    const found = value === undefined ? 'it is undefined' : lossy(value, 'the payload', 0);
+    const found = value === undefined ? 'it is undefined' : lossyOrThrowing(value);
     if (found !== undefined) throw invalid(attempted, found);
     let text: string | undefined;
     try {
       text = JSON.stringify(value);
     } catch (cause) {
-      throw invalid(attempted, `it cannot be written as JSON (${shown((cause as Error).message)})`, cause);
+      throw invalid(attempted, `it cannot be written as JSON (${shown(cause)})`, cause);
     }
     if (text === undefined) throw invalid(attempted, 'it has no JSON form');
     return text;
@@ -94,7 +103,12 @@ const raw: Coding = {
 export function codingOf(codec: 'json' | 'bytes' | Codec<never> | undefined): Coding {
   if (codec === undefined || codec === 'json') return json;
   if (codec === 'bytes') return raw;
-  if (typeof codec !== 'object' || typeof codec.encode !== 'function' || typeof codec.decode !== 'function') {
+  if (
+    typeof codec !== 'object' ||
+    codec === null ||
+    typeof codec.encode !== 'function' ||
+    typeof codec.decode !== 'function'
+  ) {
     throw new MillraceError(
       'ERR_MILLRACE_OPTION_INVALID',
       `cannot use a queue: codec is ${shown(codec)}, allowed is 'json', 'bytes' or { encode, decode }`,
@@ -107,7 +121,7 @@ export function codingOf(codec: 'json' | 'bytes' | Codec<never> | undefined): Co
       try {
         bytes = codec.encode(value as never);
       } catch (cause) {
-        throw invalid(attempted, `its codec threw ${shown(String(cause))}`, cause);
+        throw invalid(attempted, `its codec threw ${shown(cause)}`, cause);
       }
       if (!(bytes instanceof Uint8Array))
         throw invalid(attempted, `its codec returned ${shown(bytes)}, not a Uint8Array`);

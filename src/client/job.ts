@@ -2,7 +2,7 @@
  * A job as its producer holds it.
  */
 import { MillraceError } from '../errors.js';
-import { INTERVAL_MS_MAX, span } from '../options.js';
+import { abortSignal, INTERVAL_MS_MAX, record, span } from '../options.js';
 import { Outcome, Question, type StoredError } from '../schedule/questions.js';
 import type { Port } from './port.js';
 import { decodeResult, revivedError } from './settle.js';
@@ -44,10 +44,17 @@ export class Job<Result = unknown> {
 }
 
 /** Waits for a job to end, from now on or in the recent past. */
-export function resultOf<Result>(port: Port, id: number, options: ResultOptions, watched = false): Promise<Result> {
+export async function resultOf<Result>(
+  port: Port,
+  id: number,
+  options: ResultOptions,
+  watched = false,
+): Promise<Result> {
   const attempted = `wait for job ${id}`;
+  record(attempted, options);
   const timeoutMs =
     options.timeout === undefined ? undefined : span(attempted, 'timeout', options.timeout, 0, INTERVAL_MS_MAX, 0);
+  abortSignal(attempted, options.signal);
   return new Promise<Result>((resolve, reject) => {
     port.check(attempted);
     let timer: NodeJS.Timeout | undefined;

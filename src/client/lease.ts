@@ -2,7 +2,7 @@
  * A lease: one run of one job, held by this thread until it is acked, failed or lost.
  */
 import { MillraceError } from '../errors.js';
-import { INTERVAL_MS_MAX, span, TIME_MS_MAX } from '../options.js';
+import { INTERVAL_MS_MAX, record, span, TIME_MS_MAX } from '../options.js';
 import { tokenOf } from '../schedule/lease.js';
 import { Question } from '../schedule/questions.js';
 import type { Port } from './port.js';
@@ -113,6 +113,7 @@ export class Lease<Payload = unknown> {
 
   /** The run failed: the job runs again after a backoff, or is dead when its attempts are used up. False: stale. */
   fail(error?: unknown, options: FailOptions = {}): boolean {
+    record(`fail job ${this.id}`, options);
     const delayMs =
       options.delay === undefined ? undefined : span(`fail job ${this.id}`, 'delay', options.delay, 0, TIME_MS_MAX, 0);
     if (!this.#settle()) return false;
@@ -140,7 +141,8 @@ export class Lease<Payload = unknown> {
 
   /** The lease lasts `ms` milliseconds from now. False: it was lost. */
   extend(ms: number): boolean {
-    const whole = span(`extend job ${this.id}`, 'ms', ms, 1, INTERVAL_MS_MAX, 1);
+    // Nothing is no span of time: there is no default.
+    const whole = span(`extend job ${this.id}`, 'ms', ms ?? Number.NaN, 1, INTERVAL_MS_MAX, 1);
     if (this.#settled || !tryExtend(this.#port, this, whole)) return false;
     const deadline = this.#port.wallMs() + whole;
     // The row's timer looks at the deadline when it fires; a deadline before that has to be pointed out.

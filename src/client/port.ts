@@ -9,7 +9,7 @@
  * C4  Records leave this thread in order: the outbox first, then enqueues; an enqueue that finds no room waits behind
  *     those that found none before it.
  */
-import { wake } from '../../native-free/agent.js';
+import { wake, wakeAfterDeath } from '../../native-free/agent.js';
 import { ARENA_UNIT_BYTES } from '../../native-free/arena.js';
 import { add, and, compareExchange, load, or, store } from '../../native-free/atomics.js';
 import { Encoder } from '../../native-free/encoder.js';
@@ -329,7 +329,10 @@ export class Port {
 
   /** `lost` is called when the scheduler ends the lease on `row` that has this word. */
   onLost(row: number, word: number, lost: () => void): void {
+    const before = this.#lost.get(row);
     this.#lost.set(row, { word, lost });
+    // An earlier lease on the row is over, or this one would not be; the scheduler's word of it is still on its way.
+    if (before !== undefined && before.word !== word) before.lost();
     this.#armSoon();
   }
 
@@ -721,8 +724,7 @@ export function markDead(shared: Shared, owner: number): void {
   if (found === OwnerState.FREE) store(owners, block + OwnerWord.THREAD, 0);
   if (found !== OwnerState.ALIVE) return;
   add(control, Word.DEATHS, 1);
-  wake(control, Word.WRITER_ASLEEP);
-  wake(control, Word.SCHEDULER_ASLEEP);
+  wakeAfterDeath(shared);
 }
 
 /** Marks the owners of a thread that has exited. */

@@ -27,7 +27,13 @@ import * as record from '../../native-free/record.js';
 import { Attribute, BODY, Level, RecordType } from '../../native-free/record.js';
 import { Ring } from '../../native-free/ring.js';
 import { MillraceError, shown } from '../errors.js';
-import { INTERVAL_MS_MAX, type QueueOptions, type QueueSettings, queueSettings } from '../options.js';
+import {
+  INTERVAL_MS_MAX,
+  type QueueOptions,
+  type QueueSettings,
+  queueSettings,
+  record as recordOf,
+} from '../options.js';
 import { withState } from '../schedule/lease.js';
 import { Question, type QueueRecord } from '../schedule/questions.js';
 import { type Coding, codingOf } from './codec.js';
@@ -69,9 +75,11 @@ export class QueueCore {
     this.block = this.id * QueueWord.WORDS;
   }
 
+  /** All of the new options, or, when one of them is refused, none. */
   configure(options: QueueOptions<never>, level: number): void {
-    this.settings = queueSettings(this.name, options, level);
+    const settings = queueSettings(this.name, recordOf('use a queue', options), level);
     this.coding = codingOf(options.codec);
+    this.settings = settings;
   }
 
   /** Appends the queue's record when the log has none, or when it says something else and `force` (Q1). */
@@ -100,16 +108,16 @@ export class QueueCore {
     this.port.flush();
   }
 
-  /** The queue's group of consumers, made if need be. */
-  group(): number {
-    if (this.#group < 0) this.#join();
+  /** The queue's group of consumers, made if need be: then its ring is filled for `count` jobs. */
+  group(count = 1): number {
+    if (this.#group < 0) this.#join(count);
     return this.#group;
   }
 
   /** Says how many jobs this thread may want at once: the scheduler keeps at least as many at hand. */
   want(count: number): void {
     const { groups } = this.port.shared;
-    const word = this.group() * GroupWord.WORDS + GroupWord.CREDIT;
+    const word = this.group(count) * GroupWord.WORDS + GroupWord.CREDIT;
     const credit = Math.min(READY_SLOTS, Math.max(CREDIT_FIRST, 2 * count));
     for (;;) {
       const now = load(groups, word);
@@ -127,7 +135,8 @@ export class QueueCore {
     const ring = this.#ring!;
     let count = ring.tryTakeMany(this.taken, Math.min(max, READY_SLOTS));
     if (count === 0 && !patient) {
-      this.port.catchUp(CATCH_UP_MS);
+      const backlog = this.#group * GroupWord.WORDS + GroupWord.BACKLOG;
+      this.port.catchUp(CATCH_UP_MS, () => ring.used() > 0 || load(this.port.shared.groups, backlog) === 0);
       count = ring.tryTakeMany(this.taken, Math.min(max, READY_SLOTS));
     }
     while (count > 0) {
@@ -241,7 +250,7 @@ export class QueueCore {
   }
 
   /** Finds the queue's group, or takes a free one: a group belongs to the queue whose id its QUEUE word holds. */
-  #join(): void {
+  #join(count: number): void {
     const { shared, owner } = this.port;
     this.declare(false);
     for (let index = 0; index < GROUPS_MAX; index++) {
@@ -252,7 +261,7 @@ export class QueueCore {
       this.#group = index;
       this.#ring = new Ring(shared.readyPlace(index), owner);
       // Before the scheduler can see the group: it fills it for the first time at once.
-      this.want(1);
+      this.want(count);
       for (;;) {
         const count = load(shared.control, Word.GROUPS);
         if (count > index || compareExchange(shared.control, Word.GROUPS, count, index + 1) === count) break;

@@ -139,7 +139,7 @@ export class Queue<Payload = unknown, Result = unknown> {
   async claim(claimOptions: ClaimOptions = {}): Promise<Lease<Payload>[]> {
     const { port } = this.#core;
     const { max, visibilityMs, waitMs } = this.#claiming('claim', claimOptions);
-    const { signal } = claimOptions;
+    const signal = options.abortSignal('claim', claimOptions.signal);
     signal?.throwIfAborted();
     let leases = this.#core.claim(max, visibilityMs, true) as Lease<Payload>[];
     if (leases.length > 0) return leases;
@@ -189,6 +189,10 @@ export class Queue<Payload = unknown, Result = unknown> {
    */
   process(handler: Handler<Payload, Result> | URL | string, settings: ProcessOptions = {}): Worker {
     this.#core.port.check(`process ${shown(this.name)}`);
+    if (typeof handler !== 'function' && typeof handler !== 'string' && !(handler instanceof URL)) {
+      this.#refuse('handler', handler, 'a function, a URL or a path');
+    }
+    options.record(`process ${shown(this.name)}`, settings);
     return this.#start(this.#core, handler as Handler<never, unknown> | URL | string, settings);
   }
 
@@ -516,8 +520,13 @@ const ITEM_KEYS = new Set<string>([
 
 /** An object with `payload` and nothing but enqueue options beside it is an item, not a payload. */
 function isItem(value: unknown): value is { readonly payload: unknown } & EnqueueOptions {
-  if (typeof value !== 'object' || value === null || !Object.hasOwn(value, 'payload')) return false;
-  return Object.keys(value).every((key) => ITEM_KEYS.has(key));
+  if (typeof value !== 'object' || value === null) return false;
+  try {
+    return Object.hasOwn(value, 'payload') && Object.keys(value).every((key) => ITEM_KEYS.has(key));
+  } catch {
+    // A proxy that refuses to be looked at: whoever codes it will say so.
+    return false;
+  }
 }
 
 /** Jobs out of an answer: see `Answers`. */

@@ -2,12 +2,13 @@
  * How a lease ends at its holder's hand, and how errors and results become bytes. Used by leases and runners.
  */
 
+import { types } from 'node:util';
 import { ARENA_UNIT_BYTES } from '../../native-free/arena.js';
 import { add, compareExchange, load, store } from '../../native-free/atomics.js';
 import { backoffMs } from '../../native-free/backoff.js';
-import { LeaseState, QueueWord } from '../../native-free/layout.js';
+import { LeaseState, QueueWord, reservationSlotsMax } from '../../native-free/layout.js';
 import * as record from '../../native-free/record.js';
-import { BODY, limitsWord, REASONS, type Reason, RecordType } from '../../native-free/record.js';
+import { BODY, limitsWord, REASONS, type Reason, RecordType, SLOT_BYTES } from '../../native-free/record.js';
 import { MillraceError, shown } from '../errors.js';
 import type { QueueSettings } from '../options.js';
 import { withState } from '../schedule/lease.js';
@@ -16,6 +17,8 @@ import type { Coding } from './codec.js';
 import type { Port } from './port.js';
 
 const TEXT_MAX = 8192;
+/** With the wall clock's time it stays below what a wheel can hold. */
+const DELAY_MS_MAX = 2 ** 51;
 const ACKS_AT_ONCE = 256;
 
 /** A lease as its holder knows it: the row, and the lease word while it is held. */
@@ -99,36 +102,65 @@ export function giveUp(port: Port, held: Held, settings: QueueSettings, error: u
   const kept = failing.reason ?? (failing.givenBack === true ? 'given-back' : 'none');
   const reason: Reason = dead ? (failing.dead ?? failing.reason ?? 'attempts') : kept;
   const delayMs = dead ? 0 : (failing.delayMs ?? delayAfter(settings, attempts, port));
+  // The lease is settled: from here to the record nothing may throw, or the job would stay so until its thread ends.
+  const told = failing.givenBack === true ? undefined : errorText(error, recordBytesMax(port));
   const type = dead ? RecordType.DEAD : RecordType.RETRY;
   const limits = limitsWord(attempts, crashes, REASONS.indexOf(reason));
   const at = outbox.append(type, held.level, held.id, held.queue, held.row, port.wallMs() + delayMs, limits);
-  if (failing.givenBack !== true) outbox.payloadText(at, JSON.stringify(storedError(error)));
+  if (told !== undefined) outbox.payloadText(at, told);
   outbox.finish(at);
   port.flushSoon();
 }
 
+/** A backoff of the user's own that throws, or gives no time, is not one: then the default holds. */
 function delayAfter(settings: QueueSettings, attempt: number, port: Port): number {
-  if (settings.backoff === undefined) return backoffMs(settings, attempt, port.random);
-  const delay = settings.backoff(attempt);
-  return Number.isFinite(delay) && delay > 0 ? Math.ceil(delay) : 0;
-}
-
-/** An error, or whatever was thrown, in the form that is stored. */
-export function storedError(error: unknown): StoredError {
-  if (error instanceof Error) {
-    const code = (error as { code?: unknown }).code;
-    return {
-      name: cut(error.name),
-      message: cut(error.message),
-      ...(typeof code === 'string' ? { code: cut(code) } : {}),
-      ...(typeof error.stack === 'string' ? { stack: cut(error.stack) } : {}),
-      ...(error.cause === undefined ? {} : { cause: cut(String(error.cause)) }),
-    };
+  if (settings.backoff !== undefined) {
+    try {
+      const delay = settings.backoff(attempt);
+      if (typeof delay === 'number' && delay >= 0) return Math.ceil(Math.min(delay, DELAY_MS_MAX));
+    } catch {}
   }
-  return { name: 'Error', message: error === undefined ? 'failed without an error' : cut(shown(error, TEXT_MAX)) };
+  return backoffMs(settings, attempt, port.random);
 }
 
-function cut(text: string): string {
+/** Bytes that one record may have beside its header: a reservation holds it whole. */
+function recordBytesMax(port: Port): number {
+  return reservationSlotsMax(port.shared.sizes) * SLOT_BYTES - 2 * SLOT_BYTES;
+}
+
+/** A code unit takes at most 6 bytes of JSON. */
+const UNIT_BYTES = 6;
+
+function errorText(error: unknown, bytesMax: number): string {
+  const stored = storedError(error);
+  const text = JSON.stringify(stored);
+  if (text.length * 3 <= bytesMax || Buffer.byteLength(text) <= bytesMax) return text;
+  // A small ring: the first words of it.
+  const units = Math.floor(bytesMax / UNIT_BYTES / 4);
+  return JSON.stringify({ name: stored.name.slice(0, units), message: stored.message.slice(0, units).toWellFormed() });
+}
+
+/** An error, or whatever was thrown, in the form that is stored. Reading it may run the user's code; this never throws. */
+export function storedError(error: unknown): StoredError {
+  try {
+    if (error instanceof Error) {
+      const { code, stack, cause } = error as { code?: unknown; stack?: unknown; cause?: unknown };
+      return {
+        name: cut(error.name),
+        message: cut(error.message ?? ''),
+        ...(typeof code === 'string' ? { code: cut(code) } : {}),
+        ...(typeof stack === 'string' ? { stack: cut(stack) } : {}),
+        ...(cause === undefined ? {} : { cause: cut(cause) }),
+      };
+    }
+    return { name: 'Error', message: error === undefined ? 'failed without an error' : cut(error) };
+  } catch {
+    return { name: 'Error', message: 'failed with an error that cannot be read' };
+  }
+}
+
+function cut(value: unknown): string {
+  const text = typeof value === 'string' ? value : shown(value, TEXT_MAX);
   return (text.length > TEXT_MAX ? text.slice(0, TEXT_MAX) : text).toWellFormed();
 }
 
@@ -153,7 +185,7 @@ export function encodeResult(
 ): string | Uint8Array | undefined {
   if (result === undefined) return undefined;
   let encoded: string | Uint8Array;
-  if (result instanceof Uint8Array) {
+  if (types.isUint8Array(result)) {
     encoded = new Uint8Array(result.length + 1);
     encoded[0] = RAW;
     encoded.set(result, 1);

@@ -159,7 +159,8 @@ export class Gather {
   }
 
   #fill(position: number, owner: number): void {
-    this.#ring.repair(position, owner);
+    // The stamp was read before the death was known: it may have been published in between.
+    if (this.#ring.repair(position, owner) === 0) return;
     const { i32 } = this.#shared.slots;
     const word = this.#shared.slotOffset(position) >>> 2;
     i32.fill(0, word, word + SLOT_WORDS);

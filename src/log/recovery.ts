@@ -121,8 +121,7 @@ function settle(storage: Storage, dir: string, found: Scan): Cut | undefined {
       const kept = keep(storage, dir, verdict);
       if (verdict.action === 'cut') truncate(storage, file, offset);
       else storage.remove(file);
-      const last = found.segments.at(-1);
-      if (verdict.action === 'remove' && last !== undefined) flush(storage, `${dir}/${last.name}`);
+      // The segment before one that is removed has had a successor, so it was flushed.
       storage.syncDirectory(dir);
       return { file, position, bytes: verdict.bytes, reason, ...(kept === undefined ? {} : { kept }) };
     }

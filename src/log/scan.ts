@@ -182,6 +182,8 @@ class Scanner {
       this.#salt = header!.salt;
       this.#position = header!.base;
       this.#batchNumber = header!.batchNumber;
+      this.#epoch = header!.epoch;
+      this.#idHigh = header!.idHigh;
       this.#segments.push({ name, number, base: header!.base, bytes: window.size });
       return this.#batchesOf(name, newest);
     } finally {
@@ -196,6 +198,7 @@ class Scanner {
     // What a first segment that is not number 1 starts from is its own header's to say.
     if (number === this.#firstSegment && number !== 1) return 'good';
     if (header.base !== this.#position || header.batchNumber !== this.#batchNumber) return 'misplaced';
+    if (header.epoch !== this.#epoch || header.idHigh !== this.#idHigh) return 'misplaced';
     return this.#salt === undefined || header.salt === this.#salt ? 'good' : 'misplaced';
   }
 

@@ -13,7 +13,17 @@ export const SEGMENT_HEADER_BYTES = 64;
 /** "mlrS" */
 const MAGIC = 0x53726c6d;
 
-const SegmentAt = { MAGIC: 0, CRC: 4, VERSION: 8, SALT: 12, NUMBER: 16, BASE: 24, BATCH: 32 } as const;
+const SegmentAt = {
+  MAGIC: 0,
+  CRC: 4,
+  VERSION: 8,
+  SALT: 12,
+  NUMBER: 16,
+  BASE: 24,
+  BATCH: 32,
+  EPOCH: 40,
+  ID_HIGH: 48,
+} as const;
 
 export interface SegmentHeader {
   /** Format version in the lower, flags in the upper 16 bits. */
@@ -23,8 +33,10 @@ export interface SegmentHeader {
   number: number;
   /** Position of the first batch. */
   base: number;
-  /** The number of the last batch before this segment, 0 = none. */
+  /** Of the last batch before this segment, 0 = none: a log can be read from any segment on. */
   batchNumber: number;
+  epoch: number;
+  idHigh: number;
 }
 
 export function segmentName(number: number): string {
@@ -47,6 +59,8 @@ export function writeSegmentHeader(memory: Memory, offset: number, header: Reado
   f64[(offset + SegmentAt.NUMBER) >>> 3] = header.number;
   f64[(offset + SegmentAt.BASE) >>> 3] = header.base;
   f64[(offset + SegmentAt.BATCH) >>> 3] = header.batchNumber;
+  f64[(offset + SegmentAt.EPOCH) >>> 3] = header.epoch;
+  f64[(offset + SegmentAt.ID_HIGH) >>> 3] = header.idHigh;
   i32[word + 1] = checksum(memory, word);
 }
 
@@ -61,6 +75,8 @@ export function readSegmentHeader(memory: Memory, offset: number): SegmentHeader
     number: f64[(offset + SegmentAt.NUMBER) >>> 3],
     base: f64[(offset + SegmentAt.BASE) >>> 3],
     batchNumber: f64[(offset + SegmentAt.BATCH) >>> 3],
+    epoch: f64[(offset + SegmentAt.EPOCH) >>> 3],
+    idHigh: f64[(offset + SegmentAt.ID_HIGH) >>> 3],
   };
 }
 

@@ -64,6 +64,8 @@ export class FileSink {
   #watermark: WatermarkFile | undefined;
   #watermarkPosition = -1;
   #batchSynced: number;
+  /** Of the last batch: the run's own from its first batch on. */
+  #batchEpoch: number;
 
   constructor(options: FileSinkOptions) {
     const { recovery } = options;
@@ -80,6 +82,7 @@ export class FileSink {
     this.syncedUpTo = recovery.position;
     this.batchNumber = recovery.batchNumber;
     this.#batchSynced = recovery.batchNumber;
+    this.#batchEpoch = recovery.epoch;
     this.idHigh = recovery.idHigh;
   }
 
@@ -118,6 +121,7 @@ export class FileSink {
       return false;
     }
     this.batchNumber = header.number;
+    this.#batchEpoch = header.epoch;
     this.idHigh = idHigh;
     this.position += bytes;
     return true;
@@ -189,6 +193,8 @@ export class FileSink {
       number: segment,
       base: this.position,
       batchNumber: this.batchNumber,
+      epoch: this.#batchEpoch,
+      idHigh: this.idHigh,
     });
     const file = tryCreate(this.#storage, path);
     if (file === undefined) return false;

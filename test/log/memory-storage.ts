@@ -78,9 +78,26 @@ export class MemoryStorage implements Storage {
     return after;
   }
 
-  /** The same bytes, all durable: a process that died, not a machine. */
+  /** The same bytes, all durable: to start several tests from. */
   clone(): MemoryStorage {
     return this.crash(() => 'live', 'live');
+  }
+
+  /** What the next process finds when this one died: the same live bytes, no more durable than they were. */
+  restarted(): MemoryStorage {
+    const after = new MemoryStorage();
+    after.#directories = new Set(this.#directories);
+    const copies = new Map<Inode, Inode>();
+    const copyOf = (inode: Inode): Inode => {
+      const copy = copies.get(inode) ?? new Inode();
+      copies.set(inode, copy);
+      copy.live = inode.live.slice();
+      copy.durable = inode.durable.slice();
+      return copy;
+    };
+    for (const [path, inode] of this.#names) after.#names.set(path, copyOf(inode));
+    for (const [path, inode] of this.#durableNames) after.#durableNames.set(path, copyOf(inode));
+    return after;
   }
 
   bytes(path: string): Uint8Array {

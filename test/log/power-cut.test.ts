@@ -71,7 +71,7 @@ function live(
 
 const CRASHES: readonly [string, (disk: Disk, random: () => number) => Disk][] = [
   ['only what is durable', (disk) => disk.crash()],
-  ['the process died', (disk) => disk.clone()],
+  ['the process died', (disk) => disk.restarted()],
   ['sectors at random', (disk, random) => disk.crash(choices(random), random() < 0.5 ? 'live' : 'durable')],
 ];
 

@@ -121,11 +121,11 @@ describe('a torn tail', () => {
     expect(recover(disk, DIR, () => {}).cut?.kept).toBe(`${KEPT}${position}-2`);
   });
 
-  it('is cut without a copy when the disk has no room for one', () => {
+  it.each([0, 100])('is cut without a copy when the disk has no room for one but %i bytes', (room) => {
     const disk = logOf(texts);
     const bytes = disk.bytes(LOG);
     put(disk, joined(bytes, new Uint8Array(5000).fill(7)));
-    disk.capacity = bytes.length + 5000 + 100;
+    disk.capacity = bytes.length + 5000 + room;
     const recovery = recover(disk, DIR, () => {});
     expect(recovery.cut).toMatchObject({ bytes: 5000 });
     expect(recovery.cut?.kept).toBeUndefined();
@@ -408,6 +408,8 @@ describe('what is intact but in the wrong place', () => {
         { number: header.number + 1 },
         { base: header.base + 32 },
         { batchNumber: header.batchNumber + 1 },
+        { epoch: header.epoch + 1 },
+        { idHigh: header.idHigh + 1 },
         { salt: header.salt ^ 1 },
       ]) {
         writeSegmentHeader(memory, 0, { ...header, ...change });
@@ -617,7 +619,15 @@ describe('a newer version', () => {
   it('of the segment header is named so and nothing is changed', () => {
     const disk = logOf(['one']);
     const memory = memoryOf(disk.bytes(LOG));
-    writeSegmentHeader(memory, 0, { version: 2, salt: saltOf(disk.bytes(LOG)), number: 1, base: 0, batchNumber: 0 });
+    writeSegmentHeader(memory, 0, {
+      version: 2,
+      salt: saltOf(disk.bytes(LOG)),
+      number: 1,
+      base: 0,
+      batchNumber: 0,
+      epoch: 0,
+      idHigh: 0,
+    });
     expectNewer(put(disk.clone(), memory.u8.slice(0, disk.bytes(LOG).length)), 0);
     // With a wrong checksum it is only damage.
     const flipped = disk.bytes(LOG);
@@ -694,6 +704,23 @@ describe('memory', () => {
       expect(fresh.largestRead).toBeLessThanOrEqual(Math.max(chunkBytes, 1800));
     }
   });
+});
+
+it('reads a log from any segment on, when those below were dropped', () => {
+  const texts = Array.from({ length: 12 }, (_, i) => `${i}`.repeat(40));
+  const disk = logOf(texts, { segmentBytes: 600 });
+  const again = new Run(disk, { segmentBytes: 600 });
+  again.enqueue('last');
+  again.settle();
+  const { records: _, batches: __, ...whole } = recover(disk, DIR, () => {});
+  expect(whole.segment).toBeGreaterThan(3);
+  for (let firstSegment = 2; firstSegment <= whole.segment; firstSegment++) {
+    disk.drop(`${DIR}/${segmentName(firstSegment - 1)}`);
+    const { records, batches, ...rest } = recover(disk, DIR, () => {}, { firstSegment });
+    expect(rest).toEqual(whole);
+    expect(records).toBe(batches);
+    expectRefused(disk.clone(), 0, /segment 1 is missing/);
+  }
 });
 
 it('describes an empty directory as fresh, with a salt of its own, and creates nothing in it', () => {

@@ -122,7 +122,7 @@ export class Run {
   /** A question to the scheduler: takes part in the order, not in the log. */
   ask(): number {
     this.#encoder.clear();
-    this.#encoder.appendShort(RecordType.ASK, Level.MEMORY, 0, 0, 0, 0);
+    this.#encoder.appendShort(RecordType.ASK, Level.FSYNC, 0, 0, 0, 0);
     return this.#submit(PRODUCER);
   }
 

@@ -106,6 +106,14 @@ describe('group commit', () => {
     expect(textsIn(disk)).toHaveLength(31);
   });
 
+  it('takes no more records than the cap in one batch', () => {
+    const disk = new MemoryStorage();
+    const run = new Run(disk, { batchRecordsMax: 5 });
+    for (let i = 0; i < 7; i++) run.enqueue([`${i}`, 'b']);
+    run.settle();
+    expect(batchesIn(disk.bytes(LOG)).map(({ header }) => header.records)).toEqual([1, 6, 6, 2]);
+  });
+
   it('waits for more when asked to linger, by the clock, and no longer than for a full batch', () => {
     const disk = new MemoryStorage();
     const run = new Run(disk, { lingerMs: 5, batchBytesMax: 300 });
@@ -144,9 +152,9 @@ describe('levels', () => {
     expect(textsIn(disk.clone())).toEqual(['os']);
     expect(textsIn(disk.crash())).toEqual([]);
     // What recovery replayed is durable after it.
-    const process = disk.clone();
-    recover(process, DIR, () => {});
-    expect(textsIn(process.crash())).toEqual(['os']);
+    const next = disk.restarted();
+    recover(next, DIR, () => {});
+    expect(textsIn(next.crash())).toEqual(['os']);
   });
 
   it('of memory, and questions, are not logged: a batch of nothing else costs no write', () => {
@@ -176,10 +184,10 @@ describe('levels', () => {
     expect(textsIn(disk.crash())).toEqual(['a', 'b', 'c', 'd']);
   });
 
-  it('that alternate a thousand times still go out in one write of few buffers', () => {
+  it('that alternate thousands of times still go out in one write of few buffers', () => {
     const disk = new MemoryStorage();
-    const run = new Run(disk, { ringSlots: 8192 });
-    const texts = Array.from({ length: 2000 }, (_, i) => `${i}`);
+    const run = new Run(disk, { ringSlots: 16_384 });
+    const texts = Array.from({ length: 3000 }, (_, i) => `${i}`);
     run.enqueue(
       texts,
       texts.map((_, i) => (i % 2 === 0 ? Level.FSYNC : Level.MEMORY)),
@@ -220,6 +228,7 @@ describe('the ring', () => {
       run.settle();
     }
     expect(run.shared.absolute(run.committed)).toBe(first + 120);
+    expect(run.shared.control[Word.COMMITTED_HIGH]).toBe(Math.floor((first + 120) / 2 ** 31));
     expect(textsIn(disk)).toEqual(texts);
   });
 
@@ -321,6 +330,7 @@ describe('a dead owner', () => {
     expect(run.shared.control[Word.SUBMIT_TAIL]).toBe(hole + 3);
     expect(run.committed).toBe(hole + 3);
     expect(run.stateOf(4)).toBe(OwnerState.DRAINED);
+    expect(run.shared.owners[4 * OwnerWord.WORDS + OwnerWord.DRAINED]).toBe(hole + 3);
     run.enqueue('b');
     run.settle();
     expect(textsIn(disk)).toEqual(['a', 'b']);
@@ -474,6 +484,18 @@ describe('closing', () => {
   });
 });
 
+it('closes with a watermark that is written already by flushing it', () => {
+  const disk = new MemoryStorage();
+  const run = new Run(disk);
+  run.enqueue('a');
+  run.settle();
+  run.nowMs = WATERMARK_DELAY_MS;
+  run.settle();
+  const { length } = disk.operations;
+  run.close();
+  expect(since(disk, length)).toEqual(['sync watermark']);
+});
+
 describe('poison', () => {
   const cases: [string, Operation['kind'], string][] = [
     ['write', 'write', 'EIO'],
@@ -622,7 +644,7 @@ describe('a full disk', () => {
       expect(run.release().map(({ text, level }) => [text, level])).toEqual([
         ['no', Level.REFUSED],
         ['neither', Level.REFUSED],
-        ['', Level.MEMORY],
+        ['', Level.FSYNC],
         ['m', Level.MEMORY],
       ]);
       disk.capacity = Infinity;
