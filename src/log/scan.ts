@@ -161,7 +161,14 @@ class Scanner {
   #missesHead(end: Verdict): Verdict | undefined {
     if (this.#firstSegment <= this.#headSegment || end.action === 'refuse' || end.action === 'newer') return undefined;
     const name = segmentName(this.#headSegment);
-    return verdictOf('refuse', `segment ${this.#headSegment} is missing`, name, this.#segments[0]?.base ?? 0, 0, 0);
+    return verdictOf(
+      'refuse',
+      `segment ${this.#headSegment} is missing`,
+      name,
+      this.#headSegment === 1 ? 0 : (this.#segments[0]?.base ?? 0),
+      0,
+      0,
+    );
   }
 
   /** undefined: go on with the next segment. */
@@ -272,8 +279,6 @@ class Scanner {
   /** An epoch begins with the batch that says so, and with nothing else. */
   #mayStart(header: Readonly<BatchHeader>, offset: number): boolean {
     if (header.epoch === this.#epoch) return true;
-    // The first batch there is may be in the middle of an epoch: what began it was dropped.
-    if (this.#batches === 0 && this.#firstSegment !== 1) return true;
     return header.records > 0 && typeOf(this.#window.memory, offset + BATCH_HEADER_BYTES) === RecordType.EPOCH;
   }
 

@@ -9,20 +9,22 @@
  *     get into the log ahead of an IMAGE made before it: a row that only the scheduler can touch is copied, and not
  *     offered until its copy is in the ring; one that is leased is held (EXPIRING) until its copy is in the ring; one
  *     that is between two words, or has a record on its way, waits for a later round.
- * X3  The HEAD record is appended when a whole round has found no row below the boundary.
+ * X3  The HEAD record is appended when a whole round has found no row below the boundary. The declarations of queues
+ *     go just before it, so that their counts of done jobs include every job that replay will not know.
  * X4  A full disk ends the attempt, which left nothing but a longer log. It is made again later.
  */
-import type { Storage } from '../log/storage.js';
-import { segmentName } from '../log/segment.js';
-import { errnoOf } from '../log/storage.js';
-import { POISON_CODES } from '../log/writer.js';
+
+import { wake } from '../../native-free/agent.js';
 import { ARENA_UNIT_BYTES } from '../../native-free/arena.js';
 import { compareExchange, load, store } from '../../native-free/atomics.js';
-import { wake } from '../../native-free/agent.js';
 import { Cell, LeaseState, QueueFlag, QueueWord, SEGMENTS_KEPT, type Shared, Word } from '../../native-free/layout.js';
 import type { Outbox } from '../../native-free/outbox.js';
 import * as record from '../../native-free/record.js';
 import { ImageState, Level, limitsWord, REASONS, RecordType } from '../../native-free/record.js';
+import { segmentName } from '../log/segment.js';
+import type { Storage } from '../log/storage.js';
+import { errnoOf } from '../log/storage.js';
+import { POISON_CODES } from '../log/writer.js';
 import type { Jobs } from './jobs.js';
 import { leaseState, withState } from './lease.js';
 import { State } from './transitions.js';
@@ -149,10 +151,12 @@ export class Compactor {
     }
     if (nowMs < this.#againAtMs) return 0;
     const first = cells[Cell.SEGMENT_FIRST]!;
-    if (cells[Cell.SEGMENT_NEWEST]! <= first) return 0;
+    const newest = cells[Cell.SEGMENT_NEWEST]!;
+    if (newest <= first) return 0;
     const bytes = cells[Cell.POSITION]! - cells[Cell.LOG_START]!;
     if (bytes - this.#jobs.liveBytes <= this.#jobs.liveBytes + 2 * this.#log.segmentBytes) return 0;
-    this.#aim(first + 1);
+    // All at once when little is alive; else the older half, so that disk use falls before it has doubled again.
+    this.#aim(this.#jobs.liveBytes < this.#log.segmentBytes ? newest : first + Math.ceil((newest - first) / 2));
     return 1;
   }
 
@@ -198,7 +202,6 @@ export class Compactor {
   #copy(): number {
     const { position, control } = this.#shared;
     const { table } = this.#jobs;
-    if (this.#row === 1) this.#copyQueues();
     const end = Math.min(table.high, this.#row + ROWS_A_STEP);
     for (; this.#row < end && this.#outbox.bytes < IMAGE_BYTES_A_STEP; this.#row++) {
       const at = position[this.#row]!;
@@ -210,6 +213,7 @@ export class Compactor {
     if (this.#row < table.high) return 1;
     if (this.#left === 0) {
       this.#phase = Phase.HEADING;
+      this.#copyQueues();
       this.#outbox.appendShort(RecordType.HEAD, Level.FSYNC, this.#target, 0, 0, 0);
       this.#outbox.trySubmit();
       return 1;

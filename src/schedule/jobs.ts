@@ -17,7 +17,17 @@ import { IdMap } from '../../native-free/id-map.js';
 import { Cell, LeaseState, QueueFlag, QueueWord, type Shared, Word } from '../../native-free/layout.js';
 import { queueNamed } from '../../native-free/names.js';
 import * as record from '../../native-free/record.js';
-import { At, Attribute, BODY, ImageAt, ImageState, type Memory, type Reason, REASONS, RecordType } from '../../native-free/record.js';
+import {
+  At,
+  Attribute,
+  BODY,
+  ImageAt,
+  ImageState,
+  type Memory,
+  REASONS,
+  type Reason,
+  RecordType,
+} from '../../native-free/record.js';
 import { TimingWheel } from '../../native-free/wheel.js';
 import { JobTable } from './job-table.js';
 import { withState } from './lease.js';
@@ -42,6 +52,10 @@ export class QueueState {
   group = -1;
   /** Where the log holds the queue's latest declaration. */
   position = 0;
+  /** Replay met the queue's jobs before its declaration, which a compaction wrote again further on: see `#undeclared`. */
+  declared = true;
+  /** Rows that were done before the declaration said how long they are kept; their runAt is when. */
+  readonly early: number[] = [];
   /** First and last dead row, 0 = none. */
   deadFirst = 0;
   deadLast = 0;
@@ -248,8 +262,7 @@ export class Jobs {
   #enqueue(memory: Memory, offset: number, position: number): void {
     const { shared } = this;
     const id = record.idOf(memory, offset);
-    const queue = this.queues[record.queueOf(memory, offset)];
-    assert(queue !== undefined, 'a job of a queue that no record declared');
+    const queue = this.queues[record.queueOf(memory, offset)] ?? this.#undeclared(record.queueOf(memory, offset));
     const attributes = record.attributesOf(memory, offset);
     let owner = 0;
     let request = 0;
@@ -288,6 +301,15 @@ export class Jobs {
     }
   }
 
+  /** In a log whose head was dropped jobs may stand before the record that declares their queue again. */
+  #undeclared(id: number): QueueState {
+    assert(this.replaying, 'a job of a queue that no record declared');
+    const queue = new QueueState(id, this.shared, UNDECLARED);
+    queue.declared = false;
+    this.queues[id] = queue;
+    return queue;
+  }
+
   /** A new row for the job whose record is at `offset`; the caller puts it into a list. */
   #insert(memory: Memory, offset: number, bytes: number, queue: QueueState, position: number): number {
     const { shared } = this;
@@ -317,8 +339,7 @@ export class Jobs {
       return;
     }
     if (!this.replaying) return;
-    const queue = this.queues[record.queueOf(memory, offset)];
-    assert(queue !== undefined, 'an image of a job of a queue that no record declared');
+    const queue = this.queues[record.queueOf(memory, offset)] ?? this.#undeclared(record.queueOf(memory, offset));
     const tail = record.imageTail(memory, offset);
     const row = this.#insert(memory, offset, record.bodyEnd(memory, offset) - offset - BODY, queue, position);
     const counts = memory.i32[(tail + ImageAt.COUNTS) >>> 2]!;
@@ -401,6 +422,13 @@ export class Jobs {
     this.listener?.event(EVENT_COMPLETED, queue, id, result);
     const status = result === undefined ? Outcome.DONE : Outcome.DONE_WITH_RESULT;
     this.#outcomes.end(row, id, status, result);
+    if (!queue.declared) {
+      this.table.move(row, Event.FINISH_KEPT);
+      if (result !== undefined) this.results.set(row, result);
+      this.shared.runAt[row] = timeMs;
+      queue.early.push(row);
+      return;
+    }
     const keyKept = this.#keyRetention(row);
     const keep = Math.max(queue.config.resultRetention, keyKept);
     if (keep > 0 && timeMs + keep > this.wallMs) {
@@ -482,11 +510,21 @@ export class Jobs {
     const at = offset + At.ATTRIBUTES;
     const config = JSON.parse(text.decode(memory.u8.slice(at, at + record.sizeOf(memory, offset)))) as QueueRecord;
     const queue = this.queues[id];
+    if (this.replaying && queue?.declared !== true) {
+      assert(queueNamed(this.shared, config.name, id) === id, 'two queues of one name in the log');
+    }
     if (queue === undefined) {
-      if (this.replaying) {
-        assert(queueNamed(this.shared, config.name, id) === id, 'two queues of one name in the log');
-      }
       this.queues[id] = new QueueState(id, this.shared, config);
+    } else if (!queue.declared) {
+      queue.declared = true;
+      queue.config = config;
+      queue.armMs = config.visibility;
+      for (const row of queue.early.splice(0)) {
+        const keyKept = this.#keyRetention(row);
+        if (keyKept <= 0) this.#releaseKey(row);
+        this.shared.runAt[row]! += Math.max(config.resultRetention, keyKept);
+        this.delays.insert(row, this.shared.runAt[row]!);
+      }
     } else {
       queue.config = config;
       queue.armMs = Math.min(queue.armMs, config.visibility);
@@ -637,6 +675,19 @@ export class Jobs {
     if (this.#keys.get(key) === row) this.#keys.delete(key);
   }
 }
+
+/** What is assumed of a queue until its declaration comes. */
+const UNDECLARED: QueueRecord = {
+  name: '',
+  attempts: 1,
+  crashes: 1,
+  base: 0,
+  max: 0,
+  jitter: 'none',
+  visibility: 30_000,
+  resultRetention: 0,
+  level: 0,
+};
 
 export const EVENT_DEAD = EVENTS.indexOf('dead' satisfies EventName);
 export const EVENT_FAILED = EVENTS.indexOf('failed' satisfies EventName);

@@ -20,7 +20,8 @@ export interface SchedulerThreadData {
   readonly buffers: SharedBuffers;
   readonly dir: string;
   readonly options: {
-    readonly nativeFree: boolean; readonly segmentBytes: number;
+    readonly nativeFree: boolean;
+    readonly segmentBytes: number;
     readonly clock?: SharedArrayBuffer;
     readonly storage?: StorageModule;
   };

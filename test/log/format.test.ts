@@ -40,6 +40,7 @@ it('reads the example in FORMAT.md', () => {
     fresh: false,
     segment: 1,
     segmentBase: 0,
+    segments: [{ number: 1, base: 0 }],
     position: 256,
     batchNumber: 2,
     epoch: 1,

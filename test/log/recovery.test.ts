@@ -649,7 +649,7 @@ describe('a newer version', () => {
     const disk = logOf(['one', 'two']);
     const bytes = disk.bytes(LOG);
     const last = batchesIn(bytes).at(-1)!;
-    for (const type of [17, 40, RecordType.ASK, RecordType.VOID, 63]) {
+    for (const type of [19, 40, RecordType.ASK, RecordType.VOID, 63]) {
       const memory = memoryOf(bytes);
       const at = last.at + 64;
       memory.i32[(at + At.LENGTH) >>> 2] = lengthWord(memory.i32[(at + At.LENGTH) >>> 2] & 0xffffff, type, 0);
@@ -706,20 +706,29 @@ describe('memory', () => {
   });
 });
 
-it('reads a log from any segment on, when those below were dropped', () => {
+it('reads a log from the segment that its newest HEAD names, and removes what is left below it', () => {
   const texts = Array.from({ length: 12 }, (_, i) => `${i}`.repeat(40));
   const disk = logOf(texts, { segmentBytes: 600 });
-  const again = new Run(disk, { segmentBytes: 600 });
-  again.enqueue('last');
-  again.settle();
-  const { records: _, batches: __, ...whole } = recover(disk, DIR, () => {});
-  expect(whole.segment).toBeGreaterThan(3);
-  for (let firstSegment = 2; firstSegment <= whole.segment; firstSegment++) {
-    disk.drop(`${DIR}/${segmentName(firstSegment - 1)}`);
-    const { records, batches, ...rest } = recover(disk, DIR, () => {}, { firstSegment });
-    expect(rest).toEqual(whole);
-    expect(records).toBe(batches);
-    expectRefused(disk.clone(), 0, /segment 1 is missing/);
+  const all = recover(disk.clone(), DIR, () => {});
+  expect(all.segment).toBeGreaterThan(4);
+  for (let head = 2; head <= 4; head++) {
+    const headed = disk.clone();
+    const again = new Run(headed, { segmentBytes: 600 });
+    again.head(head);
+    again.settle();
+    // Cut short anywhere between the HEAD record and the last removal: the same log comes out.
+    for (let gone = 1; gone <= head; gone++) {
+      const found = headed.clone();
+      for (let number = 1; number < gone; number++) found.drop(`${DIR}/${segmentName(number)}`);
+      const { segments, position } = recover(found, DIR, () => {});
+      expect(segments[0]!.number).toBe(head);
+      expect(found.has(`${DIR}/${segmentName(head - 1)}`)).toBe(false);
+      expect(found.has(`${DIR}/${segmentName(head)}`)).toBe(true);
+      expect(recover(found, DIR, () => {}).position).toBe(position);
+      // One more than the log allows is a loss.
+      found.drop(`${DIR}/${segmentName(head)}`);
+      expectRefused(found, undefined, new RegExp(`segment ${head} is missing`));
+    }
   }
 });
 
@@ -731,6 +740,7 @@ it('describes an empty directory as fresh, with a salt of its own, and creates n
     fresh: true,
     segment: 0,
     segmentBase: 0,
+    segments: [],
     position: 0,
     batchNumber: 0,
     epoch: 0,

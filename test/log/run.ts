@@ -3,7 +3,15 @@
  * as client threads do, the writer driven by `step()`, and a scheduler that only releases what was committed.
  */
 import { Encoder } from '../../native-free/encoder.js';
-import { allocateShared, OwnerState, OwnerWord, reservationSlotsMax, Shared, Word } from '../../native-free/layout.js';
+import {
+  allocateShared,
+  OwnerState,
+  OwnerWord,
+  reservationSlotsMax,
+  SEGMENTS_KEPT,
+  Shared,
+  Word,
+} from '../../native-free/layout.js';
 import { bytesOf, idOf, Level, levelOf, type Memory, RecordType, sizeOf, typeOf } from '../../native-free/record.js';
 import { initialiseRing, Ring } from '../../native-free/ring.js';
 import { type Recovery, recover } from '../../src/log/recovery.js';
@@ -66,6 +74,7 @@ export class Run {
       control: new SharedArrayBuffer(UNUSED.control.byteLength),
       stamps: new SharedArrayBuffer(ringSlots * 8),
       slots: new SharedArrayBuffer((ringSlots + reservationSlotsMax(sizes)) * 32),
+      places: new SharedArrayBuffer((2 * ringSlots + SEGMENTS_KEPT) * 8),
     });
     const first = options.first ?? ringSlots;
     initialiseRing(this.shared.submitPlace, first | 0);
@@ -123,6 +132,13 @@ export class Run {
   ask(): number {
     this.#encoder.clear();
     this.#encoder.appendShort(RecordType.ASK, Level.FSYNC, 0, 0, 0, 0);
+    return this.#submit(PRODUCER);
+  }
+
+  /** Says that the log begins with this segment now. */
+  head(segment: number): number {
+    this.#encoder.clear();
+    this.#encoder.appendShort(RecordType.HEAD, Level.FSYNC, segment, 0, 0, 0);
     return this.#submit(PRODUCER);
   }
 
