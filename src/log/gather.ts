@@ -16,8 +16,11 @@ import { OwnerState, OwnerWord, type Shared } from '../../native-free/layout.js'
 import { Level, lengthWord, memoryOver, RecordType, SLOT_BYTES, SLOT_WORDS } from '../../native-free/record.js';
 import type { Ring } from '../../native-free/ring.js';
 
-/** More runs than this are copied together: one system call takes 1024 buffers, and short runs cost more than bytes. */
-const RUNS_MAX = 256;
+/**
+ * More runs than this are copied together: one system call takes 1024 buffers. Up to there views win or do not matter:
+ * one costs 0.12 us, a copy 0.4 us a KiB.
+ */
+const RUNS_MAX = 1000;
 const LENGTH_MASK = 0xffffff;
 
 export interface GatherLimits {
