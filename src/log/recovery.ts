@@ -51,6 +51,8 @@ export interface Cut {
 export interface RecoverOptions extends ScanOptions {
   /** In [0, 1): makes the salt of a fresh directory. */
   readonly random?: () => number;
+  /** Told of each segment before its records are applied. */
+  readonly segment?: (segment: ScannedSegment) => void;
 }
 
 export function recover(
@@ -60,7 +62,7 @@ export function recover(
   options: RecoverOptions = {},
 ): Recovery {
   try {
-    const found = scan(storage, dir, { record: apply }, options);
+    const found = scan(storage, dir, { record: apply, segment: options.segment }, options);
     const cut = settle(storage, dir, found);
     const segments = dropBelowHead(storage, dir, found);
     const last = segments.at(-1);

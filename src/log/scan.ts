@@ -34,6 +34,8 @@ import { Window } from './window.js';
 export interface LogVisitor {
   /** One record, checked, and its position; `offset` is a multiple of 32. The memory is used again after the call. */
   record(memory: Memory, offset: number, position: number): void;
+  /** A segment that is entered, before its batches. */
+  segment?(segment: ScannedSegment): void;
   /** A batch that is intact, before its records; `offset` is its header's in `memory`. */
   batch?(header: Readonly<BatchHeader>, memory: Memory, offset: number): void;
 }
@@ -191,7 +193,9 @@ class Scanner {
       this.#batchNumber = header!.batchNumber;
       this.#epoch = header!.epoch;
       this.#idHigh = header!.idHigh;
-      this.#segments.push({ name, number, base: header!.base, bytes: window.size });
+      const entered = { name, number, base: header!.base, bytes: window.size };
+      this.#segments.push(entered);
+      this.#visitor.segment?.(entered);
       return this.#batchesOf(name, newest);
     } finally {
       file.close();

@@ -10,7 +10,7 @@
  *     offered until its copy is in the ring; one that is leased is held (EXPIRING) until its copy is in the ring; one
  *     that is between two words, or has a record on its way, waits for a later round.
  * X3  The HEAD record is appended when a whole round has found no row below the boundary. The declarations of queues
- *     go just before it, so that their counts of done jobs include every job that replay will not know.
+ *     go just before it, with their counts of done jobs that replay will not know (`done-tally`).
  * X4  A full disk ends the attempt, which left nothing but a longer log. It is made again later.
  */
 
@@ -27,6 +27,7 @@ import { errnoOf } from '../log/storage.js';
 import { POISON_CODES } from '../log/writer.js';
 import type { Jobs } from './jobs.js';
 import { leaseState, withState } from './lease.js';
+import type { QueueRecord } from './questions.js';
 import { State } from './transitions.js';
 
 const ROWS_A_STEP = 4096;
@@ -127,6 +128,7 @@ export class Compactor {
       compareExchange(this.#shared.control, Word.POISON, 0, Math.max(1, code));
       return;
     }
+    for (const queue of this.#jobs.queues) queue?.tally.forget(this.#target);
     cells[Cell.SEGMENT_FIRST] = this.#target;
     cells[Cell.LOG_START] = this.#boundary;
     cells[Cell.COMPACTIONS]!++;
@@ -185,14 +187,15 @@ export class Compactor {
   }
 
   #copyQueues(): void {
-    const shared = this.#shared;
+    const { queues } = this.#shared;
     for (const queue of this.#jobs.queues) {
-      if (queue === undefined || queue.position >= this.#boundary) continue;
-      const done = shared.queueCells[(queue.block + QueueWord.DONE) >>> 1]!;
+      if (queue === undefined) continue;
+      const done = queue.tally.below(this.#target);
+      if (queue.position >= this.#boundary && done === queue.tally.forgotten) continue;
       const at = this.#outbox.append(RecordType.QUEUE, Level.FSYNC, 0, queue.id, 0, 0, 0);
-      this.#outbox.payloadText(at, JSON.stringify({ ...queue.config, done }));
+      this.#outbox.payloadText(at, JSON.stringify({ ...queue.config, done, head: this.#target } satisfies QueueRecord));
       this.#outbox.finish(at);
-      if ((shared.queues[queue.block + QueueWord.FLAGS]! & QueueFlag.PAUSED) !== 0) {
+      if ((queues[queue.block + QueueWord.FLAGS]! & QueueFlag.PAUSED) !== 0) {
         this.#outbox.appendShort(RecordType.PAUSE, Level.FSYNC, 0, queue.id, 0, 0);
       }
     }

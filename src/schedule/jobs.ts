@@ -14,7 +14,7 @@ import { ARENA_UNIT_BYTES, type Arena } from '../../native-free/arena.js';
 import { assert } from '../../native-free/assert.js';
 import { add } from '../../native-free/atomics.js';
 import { IdMap } from '../../native-free/id-map.js';
-import { Cell, LeaseState, QueueFlag, QueueWord, type Shared, Word } from '../../native-free/layout.js';
+import { Cell, LeaseState, QueueFlag, QueueWord, SEGMENTS_KEPT, type Shared, Word } from '../../native-free/layout.js';
 import { queueNamed } from '../../native-free/names.js';
 import * as record from '../../native-free/record.js';
 import {
@@ -29,6 +29,7 @@ import {
   RecordType,
 } from '../../native-free/record.js';
 import { TimingWheel } from '../../native-free/wheel.js';
+import { DoneTally } from './done-tally.js';
 import { JobTable } from './job-table.js';
 import { withState } from './lease.js';
 import type { Outcomes } from './outcomes.js';
@@ -56,6 +57,7 @@ export class QueueState {
   declared = true;
   /** Rows that were done before the declaration said how long they are kept; their runAt is when. */
   readonly early: number[] = [];
+  readonly tally = new DoneTally();
   /** First and last dead row, 0 = none. */
   deadFirst = 0;
   deadLast = 0;
@@ -104,6 +106,8 @@ export class Jobs {
   readonly #keys = new Map<string, number>();
   #reservedBack = 0;
   #done = 0;
+  /** Where the last position that was asked for lay. */
+  #segment = 1;
 
   constructor(shared: Shared, arena: Arena, outcomes: Outcomes, wallMs: number, monotonicMs: number) {
     this.shared = shared;
@@ -167,6 +171,12 @@ export class Jobs {
   serve(): void {
     this.settle();
     this.replaying = false;
+    const { cells, queueCells } = this.shared;
+    for (const queue of this.queues) {
+      if (queue === undefined) continue;
+      queue.tally.settle(cells[Cell.SEGMENT_FIRST]!);
+      queueCells[(queue.block + QueueWord.DONE) >>> 1] = queue.tally.total();
+    }
     this.shared.control[Word.JOBS_RESERVED] = this.ids.size;
   }
 
@@ -418,6 +428,7 @@ export class Jobs {
     const queue = this.queueOf(row);
     this.#left(row, queue);
     this.#done++;
+    queue.tally.add(this.#segmentOf(this.shared.position[row]!));
     this.shared.queueCells[(queue.block + QueueWord.DONE) >>> 1]!++;
     this.listener?.event(EVENT_COMPLETED, queue, id, result);
     const status = result === undefined ? Outcome.DONE : Outcome.DONE_WITH_RESULT;
@@ -532,9 +543,7 @@ export class Jobs {
     const state = this.queues[id]!;
     state.position = position;
     this.shared.queues[state.block + QueueWord.FLAGS]! |= QueueFlag.DECLARED;
-    const cell = (state.block + QueueWord.DONE) >>> 1;
-    const done = this.shared.queueCells[cell]!;
-    if (this.replaying && config.done !== undefined) this.shared.queueCells[cell] = Math.max(done, config.done);
+    if (this.replaying && config.done !== undefined) state.tally.claim(config.done, config.head ?? 1);
   }
 
   #pause(id: number, paused: boolean): void {
@@ -544,6 +553,18 @@ export class Jobs {
     else this.shared.queues[queue.block + QueueWord.FLAGS]! &= ~QueueFlag.PAUSED;
     if (paused) this.listener?.paused(queue);
     else this.listener?.ready(queue);
+  }
+
+  /** The segment that holds a position; 0 for what is not in the log. */
+  #segmentOf(position: number): number {
+    const { segmentBases, cells } = this.shared;
+    const newest = cells[Cell.SEGMENT_NEWEST]!;
+    let segment = Math.min(this.#segment, newest);
+    if (position === 0) return 0;
+    while (segment < newest && segmentBases[(segment + 1) % SEGMENTS_KEPT]! <= position) segment++;
+    while (segmentBases[segment % SEGMENTS_KEPT]! > position) segment--;
+    this.#segment = segment;
+    return segment;
   }
 
   #isLive(row: number): boolean {

@@ -61,8 +61,9 @@ export interface QueueRecord {
   readonly visibility: number;
   readonly resultRetention: number;
   readonly level: number;
-  /** Jobs done before this record was written again by a compaction. */
+  /** Written by a compaction: jobs done whose last image lies below the segment `head`. */
   readonly done?: number;
+  readonly head?: number;
 }
 
 /** An error as it is stored and sent. */

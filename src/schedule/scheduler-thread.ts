@@ -46,8 +46,12 @@ function start(storage: Storage): Scheduler {
   const replies = new Replies(shared, arena);
   const monotonicMs = Math.floor(clock.monotonicMs() - shared.cells[Cell.MONOTONIC_ZERO_MS]!);
   const jobs = new Jobs(shared, arena, new Outcomes(replies), Math.floor(clock.wallMs()), monotonicMs);
-  const recovery = recover(storage, dir, (memory, offset, position) => jobs.apply(memory, offset, position));
-  for (const { number, base } of recovery.segments) shared.segmentBases[number % SEGMENTS_KEPT] = base;
+  const recovery = recover(storage, dir, (memory, offset, position) => jobs.apply(memory, offset, position), {
+    segment: ({ number, base }) => {
+      shared.segmentBases[number % SEGMENTS_KEPT] = base;
+      shared.cells[Cell.SEGMENT_NEWEST] = number;
+    },
+  });
   shared.cells[Cell.SEGMENT_FIRST] = recovery.segments[0]?.number ?? 1;
   shared.cells[Cell.LOG_START] = recovery.segments[0]?.base ?? 0;
   jobs.serve();
