@@ -30,6 +30,7 @@ import type { BoundHandler, QueueDefinition } from '../fleet/handle.js';
 import { type Handler, LocalWorker, type Worker } from '../fleet/worker.js';
 import { useChecksum } from '../log/checksum.js';
 import { type DirectoryLock, lockDirectory } from '../log/lock.js';
+import { ClaimMarks, clearMarks } from '../log/marks.js';
 import type { Recovery } from '../log/recovery.js';
 import { DiskStorage, type StorageModule } from '../log/storage.js';
 import { POISON_CODES } from '../log/writer.js';
@@ -153,6 +154,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
     this.#shared = shared;
     this.#checksum = useChecksum({ nativeFree: handle.settings.nativeFree });
     this.port = new Port(shared, clock, handle.settings, random);
+    if (handle.storage === undefined) this.port.marks = new ClaimMarks(handle.dir, this.port.owner, this.port.epoch);
     this.port.onEvent = (event, about, row, id, bytes) => {
       if (event !== EVENT_OVERRUN) return this.#onEvent(event, about, id, bytes);
       for (const worker of this.#workers) if (worker instanceof Fleet) worker.overrun(about, row, id);
@@ -337,6 +339,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
     }
     this.#stop();
     this.port.close();
+    if (ownership !== undefined && this.handle.storage === undefined) clearMarks(new DiskStorage(), this.handle.dir);
     await ownership?.lock.release();
   }
 

@@ -31,6 +31,9 @@ export class Lease<Payload = unknown> {
   readonly row: number;
   readonly word: number;
   readonly level: number;
+  /** Failed attempts and crashes before this run. */
+  readonly attempts: number;
+  readonly crashes: number;
   readonly #core: QueueCore;
   #deadline: number;
   #abort: AbortController | undefined;
@@ -44,6 +47,7 @@ export class Lease<Payload = unknown> {
     id: number,
     payload: Payload,
     attempt: number,
+    crashes: number,
     enqueuedAt: number,
     deadline: number,
     tenant: string | undefined,
@@ -56,6 +60,8 @@ export class Lease<Payload = unknown> {
     this.id = id;
     this.payload = payload;
     this.attempt = attempt;
+    this.attempts = attempt - 1;
+    this.crashes = crashes;
     this.enqueuedAt = enqueuedAt;
     this.#deadline = deadline;
     this.tenant = tenant;

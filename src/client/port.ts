@@ -33,6 +33,7 @@ import { Level, RecordType } from '../../native-free/record.js';
 import { Ring } from '../../native-free/ring.js';
 import type { Clock } from '../clock.js';
 import { MillraceError } from '../errors.js';
+import type { ClaimMarks } from '../log/marks.js';
 import { POISON_CODES } from '../log/writer.js';
 import { Outcome, Reply } from '../schedule/questions.js';
 import { systemThread, threadId } from '../thread.js';
@@ -84,6 +85,8 @@ export class Port {
   readonly epoch: number;
   readonly limits: PortLimits;
   readonly random: () => number;
+  /** Runs of this thread's handlers, for recovery after a crash; undefined where there is no directory to write to. */
+  marks: ClaimMarks | undefined;
   /** Of the last successful `trySubmitJobs`: the id of its first slot, and the position behind its last. */
   firstId = 0;
   end = 0;
@@ -391,6 +394,7 @@ export class Port {
     this.listen(0);
     this.#rejectAll(new MillraceError('ERR_MILLRACE_CLOSED', 'the broker was closed while this was pending'));
     clearInterval(this.#holder);
+    this.marks?.close();
     store(this.shared.owners, this.#block + OwnerWord.LEFT, 1);
     markDead(this.shared, this.owner);
   }

@@ -191,6 +191,7 @@ export class QueueCore {
       const bytes = arena.u8.slice(end - record.sizeOf(arena, offset), end);
       const id = shared.id[row]!;
       const attempt = (shared.counts[row]! & 0xffff) + 1;
+      const crashes = (shared.counts[row]! >>> 16) & 0xff;
       const enqueuedAt = record.timeOf(arena, offset);
       const level = record.jobLevelOf(arena, offset);
       let tenant: string | undefined;
@@ -215,6 +216,7 @@ export class QueueCore {
           id,
           payload,
           attempt,
+          crashes,
           enqueuedAt,
           wallMs + visibleMs,
           tenant,
@@ -232,7 +234,7 @@ export class QueueCore {
       return this.coding.decode(bytes);
     } catch (cause) {
       add(this.port.shared.queues, this.block + QueueWord.LEASED, 1);
-      const lease = new Lease(this, row, word, level, id, undefined, 0, 0, 0, undefined, undefined);
+      const lease = new Lease(this, row, word, level, id, undefined, 1, 0, 0, 0, undefined, undefined);
       const why = `cannot decode the payload of job ${id}: ${shown(String(cause))}`;
       lease.fail(new MillraceError('ERR_MILLRACE_PAYLOAD_INVALID', why, { id }, cause));
       return FAILED;

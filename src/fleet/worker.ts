@@ -211,8 +211,20 @@ export class LocalWorker implements Worker {
   #pull(): boolean {
     if (this.#closed || this.#paused) return true;
     const free = this.#concurrency - this.running;
-    if (free > 0) for (const lease of this.#core.claim(free, undefined, true, this.#bound)) void this.#run(lease);
+    if (free > 0) {
+      const leases = this.#core.claim(free, undefined, true, this.#bound);
+      if (leases.length > 0) this.#mark(leases);
+      for (const lease of leases) void this.#run(lease);
+    }
     return this.running >= this.#concurrency;
+  }
+
+  /** Says what is about to run, before it does: one write for all of them. */
+  #mark(leases: readonly Lease[]): void {
+    const { marks } = this.#core.port;
+    if (marks === undefined) return;
+    for (const lease of leases) marks.add(lease);
+    marks.write();
   }
 
   async #run(lease: Lease): Promise<void> {
@@ -229,6 +241,7 @@ export class LocalWorker implements Worker {
       this.#turnedMs = performance.now();
     }
     this.running--;
+    this.#core.port.marks?.delete(lease);
     this.onRun?.(undefined);
     this.#core.port.retain(-1);
     if (this.#closed) {

@@ -41,6 +41,8 @@ export interface LogPlace {
   readonly storage: Storage;
   readonly dir: string;
   readonly segmentBytes: number;
+  /** Rows that were running when the process ended last. */
+  readonly crashed?: readonly number[];
 }
 
 /** What the compactor is at. idle -> (rolling) -> copying -> heading -> idle. */

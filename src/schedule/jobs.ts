@@ -424,7 +424,7 @@ export class Jobs {
 
   #finish(id: number, hint: number, timeMs: number, result: Uint8Array | undefined): void {
     const row = this.find(id, hint);
-    if (row === 0 || !this.#isLive(row)) return;
+    if (row === 0 || !this.isLive(row)) return;
     const queue = this.queueOf(row);
     this.#left(row, queue);
     this.#done++;
@@ -457,7 +457,7 @@ export class Jobs {
 
   #retry(memory: Memory, offset: number): void {
     const row = this.find(record.idOf(memory, offset), record.rowOf(memory, offset));
-    if (row === 0 || !this.#isLive(row)) return;
+    if (row === 0 || !this.isLive(row)) return;
     const queue = this.queueOf(row);
     this.#left(row, queue);
     const runAt = record.timeOf(memory, offset);
@@ -472,7 +472,7 @@ export class Jobs {
 
   #bury(memory: Memory, offset: number): void {
     const row = this.find(record.idOf(memory, offset), record.rowOf(memory, offset));
-    if (row === 0 || !this.#isLive(row)) return;
+    if (row === 0 || !this.isLive(row)) return;
     const queue = this.queueOf(row);
     const id = this.shared.id[row]!;
     this.#left(row, queue);
@@ -493,7 +493,7 @@ export class Jobs {
 
   #cancel(memory: Memory, offset: number): void {
     const row = this.find(record.idOf(memory, offset), record.rowOf(memory, offset));
-    if (row === 0 || !this.#isLive(row)) return;
+    if (row === 0 || !this.isLive(row)) return;
     this.#left(row, this.queueOf(row));
     this.#removed(row, Outcome.CANCELLED);
     this.shared.cells[Cell.CANCELLED]!++;
@@ -567,7 +567,8 @@ export class Jobs {
     return segment;
   }
 
-  #isLive(row: number): boolean {
+  /** Whether the row's job has not ended. */
+  isLive(row: number): boolean {
     const state = this.table.state(row);
     return state !== State.DEAD && state !== State.DONE && state !== State.FREE;
   }

@@ -9,6 +9,7 @@ import { Cell, SEGMENTS_KEPT, Shared, type SharedBuffers, Word } from '../../nat
 import { clockOver } from '../clock.js';
 import { MillraceError } from '../errors.js';
 import { useChecksum } from '../log/checksum.js';
+import { readMarks } from '../log/marks.js';
 import { type Recovery, recover } from '../log/recovery.js';
 import { type Storage, type StorageModule, storageOf } from '../log/storage.js';
 import { Jobs } from './jobs.js';
@@ -54,10 +55,17 @@ function start(storage: Storage): Scheduler {
   });
   shared.cells[Cell.SEGMENT_FIRST] = recovery.segments[0]?.number ?? 1;
   shared.cells[Cell.LOG_START] = recovery.segments[0]?.base ?? 0;
+  // A crash is charged to what was running, if the log does not say that it ended.
+  const crashed: number[] = [];
+  readMarks(storage, dir, recovery.epoch, ({ id, attempts, crashes }) => {
+    const row = jobs.find(id);
+    if (row === 0 || !jobs.isLive(row)) return;
+    if (jobs.table.attempts(row) === attempts && jobs.table.crashes(row) === crashes) crashed.push(row);
+  });
   jobs.serve();
   shared.cells[Cell.RECOVERED] = recovery.records;
   parentPort!.postMessage({ type: 'recovered', recovery } satisfies SchedulerReply);
-  return new Scheduler(shared, jobs, replies, clock, { storage, dir, segmentBytes: options.segmentBytes });
+  return new Scheduler(shared, jobs, replies, clock, { storage, dir, segmentBytes: options.segmentBytes, crashed });
 }
 
 try {

@@ -113,6 +113,8 @@ export class Scheduler implements Agent, Listener {
     });
     jobs.listener = this;
     this.#readClocks();
+    // Taken out before anything is offered: none of them runs again before the charge is durable.
+    for (const row of log.crashed ?? []) this.#charge(row, 'crash', 'the process ended while the job ran');
   }
 
   step(): number {
