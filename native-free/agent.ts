@@ -7,9 +7,11 @@
  *     ASLEEP. So either the sleeper sees the work or the waker sees the sleeper: no wake-up is lost.
  * A2  The waker takes ASLEEP back by CAS, so a batch costs one notify however many wake-ups are asked for.
  * A3  A waker may die between the two. Whoever learns of a death therefore wakes everybody without asking.
+ * A4  An owner that found a ready ring empty is on the group's list. It takes itself off when it wants nothing of the
+ *     group any more, and if the ring has something then, it wakes the others: it may have been woken for that.
  */
-import { compareExchange, load, notify, store, wait } from './atomics.js';
-import { OwnerState, OwnerWord, type Shared, Word } from './layout.js';
+import { and, compareExchange, load, notify, store, wait } from './atomics.js';
+import { GroupWord, OwnerState, OwnerWord, type Shared, Word } from './layout.js';
 
 export interface Agent {
   /** Does bounded work. Returns how much was done; 0 means idle. Throws nothing. */
@@ -74,4 +76,31 @@ export function wakeOwners(shared: Shared, wants: number): void {
     if (load(owners, block + OwnerWord.STATE) !== OwnerState.ALIVE) continue;
     wake(owners, block + OwnerWord.ASLEEP);
   }
+}
+
+/** Wakes up to `count` owners on a group's list, and takes them off (A4). */
+export function feed(shared: Shared, group: number, count: number): void {
+  const { groups, owners } = shared;
+  const block = group * GroupWord.WORDS;
+  let left = count;
+  for (let word = 0; word < 8 && left > 0; word++) {
+    const index = block + GroupWord.HUNGRY + word;
+    let bits = load(groups, index);
+    while (bits !== 0 && left > 0) {
+      const bit = bits & -bits;
+      bits &= ~bit;
+      and(groups, index, ~bit);
+      wake(owners, (word * 32 + (31 - Math.clz32(bit))) * OwnerWord.WORDS + OwnerWord.ASLEEP);
+      left--;
+    }
+  }
+}
+
+/** Takes an owner off a group's list (A4). */
+export function leaveGroup(shared: Shared, group: number, owner: number): void {
+  const { groups } = shared;
+  const block = group * GroupWord.WORDS;
+  and(groups, block + GroupWord.HUNGRY + (owner >>> 5), ~(1 << (owner & 31)));
+  const count = (load(groups, block + GroupWord.TAIL) - load(groups, block + GroupWord.HEAD)) | 0;
+  if (count > 0) feed(shared, group, count);
 }

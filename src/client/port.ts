@@ -9,7 +9,7 @@
  * C4  Records leave this thread in order: the outbox first, then enqueues; an enqueue that finds no room waits behind
  *     those that found none before it.
  */
-import { wake, wakeAfterDeath } from '../../native-free/agent.js';
+import { leaveGroup, wake, wakeAfterDeath } from '../../native-free/agent.js';
 import { ARENA_UNIT_BYTES } from '../../native-free/arena.js';
 import { add, and, compareExchange, load, or, store } from '../../native-free/atomics.js';
 import { Encoder } from '../../native-free/encoder.js';
@@ -326,8 +326,15 @@ export class Port {
   }
 
   cancelReady(waiter: ReadyWaiter): void {
-    this.#readies.delete(waiter);
+    this.#leave(waiter);
     this.#hold();
+  }
+
+  /** A4 in agent.ts. */
+  #leave(waiter: ReadyWaiter): void {
+    if (!this.#readies.delete(waiter)) return;
+    for (const other of this.#readies) if (other.group === waiter.group) return;
+    leaveGroup(this.shared, waiter.group, this.owner);
   }
 
   /** `lost` is called when the scheduler ends the lease on `row` that has this word. */
@@ -378,7 +385,7 @@ export class Port {
       this.#readReplies();
       if (this.outbox.bytes > 0) this.outbox.trySubmit();
       while (this.#rooms.length > 0 && this.outbox.bytes === 0 && this.#rooms[0]!.attempt()) this.#rooms.shift();
-      for (const waiter of this.#readies) if (waiter.attempt()) this.#readies.delete(waiter);
+      for (const waiter of this.#readies) if (waiter.attempt()) this.#leave(waiter);
       this.orders?.follow();
       this.#checkEnd();
     } finally {

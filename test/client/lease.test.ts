@@ -1,7 +1,7 @@
 /** Leases: one at a time, fenced by tokens, lost exactly once, and stale for ever after. */
 import type { Lease } from 'millrace';
 import { describe, expect, it } from 'vitest';
-import { applied, failureOf, opened, taken, temporaryDirectory, timed, until } from '../brokers.js';
+import { applied, failureOf, opened, soon, taken, temporaryDirectory, timed, until } from '../brokers.js';
 import { attached } from '../threads.js';
 
 const IMMEDIATELY = { backoff: { base: 0 } };
@@ -253,6 +253,56 @@ describe('a lease', () => {
       clock.advance(1000);
       await until('it expires', () => !lease!.held);
     }
+  });
+
+  it('goes to another thread when those that waited before it gave up', async () => {
+    const broker = await opened();
+    const queue = broker.queue('jobs');
+    const [first, second] = [await attached(broker), await attached(broker)];
+    // Each of them has been told that the ring was empty, and has stopped wanting anything of it.
+    expect(await queue.claim({ wait: 5 })).toEqual([]);
+    const worker = queue.process(() => 1);
+    await new Promise((resolve) => setImmediate(resolve));
+    worker.pause();
+    expect(await first.claim('jobs', { wait: 5 })).toEqual([]);
+    const waiting = second.claim('jobs', { wait: Number.POSITIVE_INFINITY });
+    await second.get('jobs', 0);
+    await queue.enqueue('x');
+    expect(await waiting).toMatchObject([{ payload: 'x' }]);
+  });
+
+  it('goes to another thread when one that waited before it is gone', async () => {
+    const broker = await opened();
+    const queue = broker.queue('jobs');
+    const threads = [await attached(broker), await attached(broker), await attached(broker)];
+    const claims = threads.map((thread) => thread.claim('jobs', { wait: Number.POSITIVE_INFINITY }));
+    for (const thread of threads) await thread.get('jobs', 0);
+    for (const claim of claims) claim.catch(() => {});
+    await Promise.all([threads[0]!.worker.terminate(), threads[1]!.worker.terminate()]);
+    await queue.enqueue('x');
+    expect(await claims[2]).toMatchObject([{ payload: 'x' }]);
+  });
+
+  it('goes to another thread while one that works on a job wants no more', async () => {
+    const broker = await opened();
+    const queue = broker.queue<string>('jobs');
+    let finish = (): void => {};
+    const started = new Promise<void>((resolve) => {
+      queue.process(() => {
+        resolve();
+        return new Promise<void>((done) => {
+          finish = done;
+        });
+      });
+    });
+    const thread = await attached(broker);
+    await queue.enqueue('busy');
+    await soon('the worker starts', started);
+    const waiting = thread.claim('jobs', { wait: Number.POSITIVE_INFINITY });
+    await thread.get('jobs', 0);
+    await queue.enqueue('next');
+    expect(await waiting).toMatchObject([{ payload: 'next' }]);
+    finish();
   });
 
   it('aborts its signal when it is lost, also when the same thread has the job again already', async () => {
