@@ -241,6 +241,15 @@ export class QueueCore {
     }
   }
 
+  /** The row that would be claimed next, 0 when the ring is empty or nobody consumes. It may be gone already. */
+  offered(): number {
+    const { shared, owner } = this.port;
+    const group = load(shared.queues, this.block + QueueWord.GROUP) - 1;
+    if (group < 0) return 0;
+    const ring = this.#ring ?? new Ring(shared.readyPlace(group), owner);
+    return ring.peek();
+  }
+
   /** Wakes the scheduler when the ring runs low and there is more. */
   #refill(): void {
     const { shared } = this.port;

@@ -246,8 +246,10 @@ export class Queue<Payload = unknown, Result = unknown> {
   /** Milliseconds since the first job in order became ready; 0 when none waits. */
   oldestReadyAge(): number {
     const { port, block } = this.#core;
+    port.check('look at the oldest job');
     port.catchUp(1);
-    const runAt = port.shared.queueCells[(block + QueueWord.OLDEST_READY) >>> 1]!;
+    const row = this.#core.offered();
+    const runAt = row > 0 ? port.shared.runAt[row]! : port.shared.queueCells[(block + QueueWord.OLDEST_READY) >>> 1]!;
     return runAt === 0 ? 0 : Math.max(0, port.wallMs() - runAt);
   }
 

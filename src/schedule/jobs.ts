@@ -597,6 +597,7 @@ export class Jobs {
         break;
       case State.READY:
         queue.order.remove(row);
+        this.settleOldest(queue);
         break;
       case State.OFFERED:
         this.leases.cancel(row);
@@ -623,7 +624,14 @@ export class Jobs {
 
   #ready(row: number, queue: QueueState): void {
     queue.order.push(row);
+    if (queue.order.peek() === row) this.settleOldest(queue);
     this.listener?.ready(queue);
+  }
+
+  /** Publishes since when the first row of the order has been ready. */
+  settleOldest(queue: QueueState): void {
+    const first = queue.order.peek();
+    this.shared.queueCells[(queue.block + QueueWord.OLDEST_READY) >>> 1] = first === 0 ? 0 : this.shared.runAt[first]!;
   }
 
   #delayed(queue: QueueState, by: number): void {

@@ -8,10 +8,12 @@
  * S3  A row is armed in `leases` before it enters a ready ring. When its timer fires, the lease word says what to do;
  *     a lease whose deadline moved is armed again, so extending costs its holder one store.
  * S4  What a dead thread held is released only after everything it submitted has been applied (OwnerWord.DRAINED).
+ * S5  A ready ring is in order, and all of it precedes the order: a row that goes before one that is in the ring makes
+ *     the scheduler take the ring back and offer anew.
  */
-import { type Agent, wake, wakeOwners } from '../../native-free/agent.js';
+import { type Agent, feed, leaveGroup, wakeOwners } from '../../native-free/agent.js';
 import { assert } from '../../native-free/assert.js';
-import { and, compareExchange, load, store } from '../../native-free/atomics.js';
+import { compareExchange, load, store } from '../../native-free/atomics.js';
 import { backoffMs } from '../../native-free/backoff.js';
 import {
   BrokerState,
@@ -54,6 +56,10 @@ interface Group {
   readonly ring: Ring;
   readonly block: number;
   active: boolean;
+  /** The place in the order of the last job that was offered. */
+  lastPriority: number;
+  lastRunAt: number;
+  lastId: number;
 }
 
 export class Scheduler implements Agent, Listener {
@@ -158,7 +164,7 @@ export class Scheduler implements Agent, Listener {
     this.#active.push(group);
   }
 
-  /** What is in the ready ring of a paused queue goes back into the order; entries left there are stale. */
+  /** What is in the ready ring of a paused queue goes back into the order; entries left there are taken out. */
   paused(queue: QueueState): void {
     const { lease } = this.#shared;
     const jobs = this.#jobs;
@@ -167,6 +173,7 @@ export class Scheduler implements Agent, Listener {
       if (leaseState(load(lease, row)) !== LeaseState.READY) continue;
       if (jobs.table.tryEndLease(row, LeaseState.READY)) jobs.withdraw(row);
     }
+    if (queue.group >= 0) this.#recall(this.#groups[queue.group]!);
   }
 
   event(name: number, queue: QueueState, id: number, bytes: Uint8Array | undefined): void {
@@ -286,7 +293,8 @@ export class Scheduler implements Agent, Listener {
       if (queue === undefined) return;
       const place = shared.readyPlace(index);
       initialiseRing(place);
-      const group = { queue, ring: new Ring(place, Owner.SCHEDULER), block, active: false };
+      const ring = new Ring(place, Owner.SCHEDULER);
+      const group = { queue, ring, block, active: false, lastPriority: 0, lastRunAt: 0, lastId: 0 };
       this.#groups.push(group);
       queue.group = index;
       this.ready(queue);
@@ -305,6 +313,7 @@ export class Scheduler implements Agent, Listener {
   #offer(group: Group): number {
     const shared = this.#shared;
     const { queue, ring, block } = group;
+    if (ring.used() > 0 && this.#isOvertaken(group)) this.#recall(group);
     const paused = (shared.queues[queue.block + QueueWord.FLAGS]! & QueueFlag.PAUSED) !== 0;
     const credit = Math.min(load(shared.groups, block + GroupWord.CREDIT), READY_SLOTS);
     const room = paused ? 0 : Math.min(credit - ring.used(), queue.order.size, OFFERS_A_STEP);
@@ -323,27 +332,39 @@ export class Scheduler implements Agent, Listener {
     }
     if (count > 0) {
       assert(ring.tryPushMany(this.#offers, count), 'a ready ring holds no more than its credit');
-      this.#feed(block, count);
+      const last = this.#offers[2 * count - 2]!;
+      group.lastPriority = shared.priority[last]!;
+      group.lastRunAt = shared.runAt[last]!;
+      group.lastId = shared.id[last]!;
+      feed(shared, queue.group, count);
     }
     shared.groups[block + GroupWord.BACKLOG] = queue.order.size;
-    const oldest = queue.order.peek();
-    shared.queueCells[(queue.block + QueueWord.OLDEST_READY) >>> 1] = oldest === 0 ? 0 : shared.runAt[oldest]!;
+    this.#jobs.settleOldest(queue);
     return count;
   }
 
-  /** Wakes at most `count` owners that found this ring empty. */
-  #feed(block: number, count: number): void {
-    const { groups, owners } = this.#shared;
-    let left = count;
-    for (let word = 0; word < 8 && left > 0; word++) {
-      const index = block + GroupWord.HUNGRY + word;
-      let bits = load(groups, index);
-      while (bits !== 0 && left > 0) {
-        const bit = bits & -bits;
-        bits &= ~bit;
-        and(groups, index, ~bit);
-        wake(owners, (word * 32 + (31 - Math.clz32(bit))) * OwnerWord.WORDS + OwnerWord.ASLEEP);
-        left--;
+  /** Whether a job has become ready that goes before one that is in the ring (S5). */
+  #isOvertaken(group: Group): boolean {
+    const { priority, runAt, id } = this.#shared;
+    const { lastPriority, lastRunAt, lastId } = group;
+    const row = group.queue.order.peek();
+    if (row === 0) return false;
+    if (priority[row]! !== lastPriority) return priority[row]! < lastPriority;
+    return runAt[row]! !== lastRunAt ? runAt[row]! < lastRunAt : id[row]! < lastId;
+  }
+
+  /** Takes back what the ring holds: what nobody has claimed goes into the order again. */
+  #recall(group: Group): void {
+    const { lease } = this.#shared;
+    const taken = this.#offers;
+    for (;;) {
+      const count = group.ring.tryTakeMany(taken, OFFERS_A_STEP);
+      if (count === 0) return;
+      for (let i = 0; i < count; i++) {
+        const row = taken[2 * i]!;
+        const word = taken[2 * i + 1]!;
+        // Anything else: the entry is stale.
+        if (compareExchange(lease, row, word, withState(word, LeaseState.IDLE)) === word) this.#jobs.withdraw(row);
       }
     }
   }
@@ -519,6 +540,7 @@ export class Scheduler implements Agent, Listener {
       }
     }
     this.#replies.drop(owner);
+    for (let group = 0; group < this.#groups.length; group++) leaveGroup(shared, group, owner);
     store(shared.owners, block + OwnerWord.CLAIMING, 0);
     store(shared.owners, block + OwnerWord.LEFT, 0);
     store(shared.owners, block + OwnerWord.WANTS, 0);
