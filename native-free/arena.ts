@@ -20,8 +20,11 @@ const PAGE_UNITS = 1 << PAGE_SHIFT;
 const PAGE_BYTES = PAGE_UNITS * ARENA_UNIT_BYTES;
 /** Largest block that shares a span: 64 KiB. */
 const SHARED_UNITS_MAX = 4096;
-/** A ref is a positive Int32. */
+/** A ref is a positive Int32, and the index of a word in the region an unsigned one. */
 const BYTES_TO_MAX = 2 ** 31 * ARENA_UNIT_BYTES;
+const REGION_BYTES_MAX = 2 ** 32 * 4;
+/** Up to here the arithmetic of sizes stays in integers, which a quarter of the time of a small block depends on. */
+const INTEGER_BYTES_MAX = 2 ** 30;
 
 /** Classes 1 to 16 are 16 to 256 bytes in steps of 16; from there four to every doubling, so at most a quarter extra. */
 const CLASS_LARGE = 49;
@@ -53,12 +56,8 @@ const PREV = 7;
 /** Not a proof, for payloads may hold anything: it says when the search for a double free is worth its time. */
 const FREED_MARK = 0x5afe_b10c;
 
-/** A view spans 4 GiB, so that every index into it is a small integer. */
-const VIEW_SHIFT = 28;
-const VIEW_UNITS = 2 ** VIEW_SHIFT;
-
 export class Arena {
-  readonly #views: Int32Array[] = [];
+  readonly #words: Int32Array;
   readonly #records: Int32Array;
   readonly #lists = new Int32Array(RUNS + RUN_LISTS);
   /** The span of each class that rule 5 keeps: its first page + 1, or 0. */
@@ -73,14 +72,12 @@ export class Arena {
   constructor(memory: SharedArrayBuffer, bytesFrom: number, bytesTo: number) {
     assert(bytesFrom >= 0 && bytesFrom % 64 === 0, 'an arena starts at a multiple of 64 bytes');
     assert(bytesTo <= memory.byteLength && bytesTo <= BYTES_TO_MAX, 'an arena ends inside its memory, below 32 GiB');
+    assert(bytesTo - bytesFrom <= REGION_BYTES_MAX, 'an arena has at most 16 GiB');
     const start = Math.max(bytesFrom, 64); // ref 0 is never a block
     this.#base = start / ARENA_UNIT_BYTES;
     this.#pages = Math.max(0, Math.floor((bytesTo - start) / PAGE_BYTES));
     this.#records = new Int32Array(this.#pages << RECORD_SHIFT);
-    for (let unit = 0; unit < this.#pages * PAGE_UNITS; unit += VIEW_UNITS) {
-      const units = Math.min(VIEW_UNITS, this.#pages * PAGE_UNITS - unit);
-      this.#views.push(new Int32Array(memory, start + unit * ARENA_UNIT_BYTES, units * 4));
-    }
+    this.#words = new Int32Array(memory, start, (this.#pages * PAGE_BYTES) / 4);
   }
 
   /** Bytes of live blocks, each counted with what its class rounds up to. */
@@ -109,17 +106,17 @@ export class Arena {
     const size = CLASS_UNITS[kind];
     const free = records[span + FREE];
     const ref = free !== 0 ? free : records[span + FRESH];
-    const view = this.#views[(ref - this.#base) >>> VIEW_SHIFT];
-    const word = ((ref - this.#base) & (VIEW_UNITS - 1)) << 2;
+    const words = this.#words;
+    const word = this.#wordOf(ref);
     if (free !== 0) {
-      const next = view[word];
+      const next = words[word];
       assert(next === 0 || this.#firstOf(next) === page + 1, 'the free list of a span stays in the span');
       records[span + FREE] = next;
     } else {
       records[span + FRESH] = ref + size;
     }
     // Also where the block is fresh, for its memory may have been another's, mark and all.
-    view[word + 1] = 0;
+    words[word + 1] = 0;
     if (records[span + USED]++ === 0 && this.#kept[kind] === page + 1) this.#kept[kind] = 0;
     if (records[span + FREE] === 0 && records[span + FRESH] === records[span + LIMIT]) this.#unlist(kind, page);
     this.#usedUnits += size;
@@ -142,12 +139,12 @@ export class Arena {
     }
     const size = CLASS_UNITS[kind];
     assert(ref < records[span + FRESH] && (ref - this.#refOf(page)) % size === 0, 'a freed ref is a block of its span');
-    const view = this.#views[(ref - this.#base) >>> VIEW_SHIFT];
-    const word = ((ref - this.#base) & (VIEW_UNITS - 1)) << 2;
-    if (view[word + 1] === (FREED_MARK ^ ref)) this.#refuseDoubleFree(span, ref);
+    const words = this.#words;
+    const word = this.#wordOf(ref);
+    if (words[word + 1] === (FREED_MARK ^ ref)) this.#refuseDoubleFree(span, ref);
     const head = records[span + FREE];
-    view[word] = head;
-    view[word + 1] = FREED_MARK ^ ref;
+    words[word] = head;
+    words[word + 1] = FREED_MARK ^ ref;
     records[span + FREE] = ref;
     this.#usedUnits -= size;
     if (head === 0 && records[span + FRESH] === records[span + LIMIT]) this.#list(kind, page);
@@ -158,6 +155,10 @@ export class Arena {
     return this.#base + (page << PAGE_SHIFT);
   }
 
+  #wordOf(ref: number): number {
+    return ((ref - this.#base) << 2) >>> 0;
+  }
+
   /** First page + 1 of the span that holds this ref; not positive (outside of the region: undefined) when in none. */
   #firstOf(ref: number): number {
     return this.#records[(((ref - this.#base) >>> PAGE_SHIFT) << RECORD_SHIFT) + FIRST];
@@ -166,7 +167,7 @@ export class Arena {
   #refuseDoubleFree(span: number, ref: number): void {
     for (let free = this.#records[span + FREE]; free !== 0; ) {
       assert(free !== ref, 'a block is freed once');
-      free = this.#views[(free - this.#base) >>> VIEW_SHIFT][((free - this.#base) & (VIEW_UNITS - 1)) << 2];
+      free = this.#words[this.#wordOf(free)];
     }
   }
 
@@ -307,8 +308,9 @@ export class Arena {
 
 /** An empty block still has a place of its own. */
 function unitsOf(bytes: number): number {
+  if (bytes > 0 && bytes <= INTEGER_BYTES_MAX) return (bytes + (ARENA_UNIT_BYTES - 1)) >> 4;
   assert(bytes >= 0 && bytes <= BYTES_TO_MAX, 'the size of a block is between 0 and 32 GiB');
-  return bytes <= ARENA_UNIT_BYTES ? 1 : Math.ceil(bytes / ARENA_UNIT_BYTES);
+  return bytes === 0 ? 1 : Math.ceil(bytes / ARENA_UNIT_BYTES);
 }
 
 function classOf(units: number): number {

@@ -195,22 +195,22 @@ describe('Arena', () => {
     expect(arena.usedBytes).toBe(0);
   });
 
-  it('reaches past 4 GiB, where a byte offset no longer fits 32 bits', () => {
-    const memory = new SharedArrayBuffer(5 * 1024 * MIB);
+  it('reaches past 8 GiB, where neither a byte offset nor the index of a word fits a signed integer', () => {
+    const memory = new SharedArrayBuffer(8.5 * 1024 * MIB);
     const arena = new Arena(memory, 64, memory.byteLength);
     const large: number[] = [];
-    while (large.length < 4.5 * 64) large.push(arena.alloc(16 * MIB)); // untouched, so it costs nothing
+    while (large.length < 8.25 * 64) large.push(arena.alloc(16 * MIB)); // untouched, so it costs nothing
     const refs = Array.from({ length: 100 }, () => arena.alloc(1000));
     const bytesOf = (ref: number) => new Uint8Array(memory, ref * ARENA_UNIT_BYTES, 1000);
     for (const [i, ref] of refs.entries()) bytesOf(ref).fill(i);
-    expect(refs[0] * ARENA_UNIT_BYTES).toBeGreaterThan(2 ** 32);
+    expect(refs[0] * ARENA_UNIT_BYTES).toBeGreaterThan(2 ** 33);
     for (const [i, ref] of refs.entries()) expect(bytesOf(ref).every((byte) => byte === i)).toBe(true);
     for (const ref of refs) arena.free(ref, 1000);
     const again = arena.alloc(1000);
     expect(refs).toContain(again);
     arena.free(again, 1000);
     for (const ref of large) arena.free(ref, 16 * MIB);
-    expect(arena.alloc(4 * 1024 * MIB)).toBe(4);
+    expect(arena.alloc(8 * 1024 * MIB)).toBe(4);
   });
 
   it('refuses what no owner of a block would do', () => {
@@ -236,13 +236,24 @@ describe('Arena', () => {
   it('does not take a payload that looks like a freed block for one', () => {
     const { arena, memory } = arenaOf(8);
     const words = new Int32Array(memory);
-    const a = arena.alloc(40);
+    const [other, a] = [arena.alloc(40), arena.alloc(40)];
+    arena.free(other, 40);
     arena.free(a, 40);
     const mark = words[a * 4 + 1];
     expect(arena.alloc(40)).toBe(a);
     words[a * 4 + 1] = mark;
     arena.free(a, 40);
     expect(arena.usedBytes).toBe(0);
+  });
+
+  it('hands out no block with the mark of a freed one, whichever class the memory served before', () => {
+    const { arena, memory } = arenaOf(16);
+    const words = new Int32Array(memory);
+    for (const bytes of [16, 32, 48, 16]) {
+      const refs = refsUntilFull(arena, bytes);
+      for (const ref of refs) if (words[ref * 4 + 1] !== 0) expect.fail(`block ${ref} is marked`);
+      for (const ref of refs) arena.free(ref, bytes);
+    }
   });
 
   it('stops when somebody wrote into a freed block, rather than handing out memory twice', () => {

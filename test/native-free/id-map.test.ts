@@ -29,7 +29,7 @@ describe('IdMap', () => {
     );
     fc.assert(
       fc.property(
-        fc.array(operation, { maxLength: 600, size: 'max' }),
+        fc.array(operation, { maxLength: 300, size: 'max' }),
         fc.constantFrom(1, 2 ** 31 - 3, 2 ** 32 - 3, 2 ** 52),
         idStep,
         fc.infiniteStream(fc.nat(9)),
