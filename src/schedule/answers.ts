@@ -35,7 +35,7 @@ export class Answers {
   readonly #replies: Replies;
   readonly #outbox: Encoder;
   readonly #hands: Hands;
-  #cancels: { owner: number; request: number; id: number }[] = [];
+  #cancels: { owner: number; request: number; id: number; queue: number }[] = [];
 
   constructor(shared: Shared, jobs: Jobs, replies: Replies, outbox: Encoder, hands: Hands) {
     this.#shared = shared;
@@ -62,7 +62,7 @@ export class Answers {
         return;
       }
       case Question.CANCEL:
-        if (!this.#tryCancel(owner, request, id)) this.#cancels.push({ owner, request, id });
+        if (!this.#tryCancel(owner, request, id, queue)) this.#cancels.push({ owner, request, id, queue });
         return;
       case Question.WATCH:
         return this.#watch(owner, id);
@@ -94,13 +94,15 @@ export class Answers {
   retry(): number {
     if (this.#cancels.length === 0) return 0;
     const before = this.#cancels.length;
-    this.#cancels = this.#cancels.filter(({ owner, request, id }) => !this.#tryCancel(owner, request, id));
+    this.#cancels = this.#cancels.filter(
+      ({ owner, request, id, queue }) => !this.#tryCancel(owner, request, id, queue),
+    );
     return before - this.#cancels.length;
   }
 
-  #tryCancel(owner: number, request: number, id: number): boolean {
+  #tryCancel(owner: number, request: number, id: number, queue: number): boolean {
     const row = this.#jobs.find(id);
-    const taken = row === 0 ? null : this.#hands.takeOut(row);
+    const taken = row === 0 || this.#shared.queue[row] !== queue ? null : this.#hands.takeOut(row);
     if (taken === false) return false;
     if (taken === null) {
       this.#reply(owner, request, 0, undefined);
@@ -156,8 +158,7 @@ export class Answers {
     const wanted = filter.ids === undefined ? undefined : new Set(filter.ids);
     const limit = filter.limit ?? Number.POSITIVE_INFINITY;
     const rows: number[] = [];
-    const after = filter.after === undefined ? 0 : jobs.find(filter.after);
-    let row = jobs.nextDead(queue, after !== 0 && jobs.table.state(after) === State.DEAD ? after : 0);
+    let row = filter.after === undefined ? queue.deadFirst : jobs.deadAfter(queue, filter.after);
     for (; row !== 0 && rows.length < limit; row = jobs.nextDead(queue, row)) {
       if (wanted !== undefined && !wanted.has(this.#shared.id[row]!)) continue;
       if (filter.reason !== undefined && jobs.reasons.get(row) !== filter.reason) continue;

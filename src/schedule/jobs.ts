@@ -38,6 +38,7 @@ import { ReadyOrder } from './ready-order.js';
 import { Event, State } from './transitions.js';
 
 const ERRORS_KEPT = 5;
+const DEAD_NEXT_KEPT = 16_384;
 const text = new TextDecoder();
 const utf8 = new TextEncoder();
 
@@ -104,6 +105,8 @@ export class Jobs {
   liveBytes = 0;
   readonly #outcomes: Outcomes;
   readonly #keys = new Map<string, number>();
+  /** Of the jobs that left a dead list last, the id that stood behind them, 0 = none: for pages that go on there. */
+  readonly #deadNext = new Map<number, number>();
   #reservedBack = 0;
   #done = 0;
   /** Where the last position that was asked for lay. */
@@ -260,6 +263,20 @@ export class Jobs {
   /** Rows of a queue's dead list after the row of `after` (0 = from the first), oldest death first. */
   nextDead(queue: QueueState, row: number): number {
     return row === 0 ? queue.deadFirst : this.shared.next[row]!;
+  }
+
+  /** The row behind the job of `id` in a queue's dead list, 0 = none: also when that job has left the list. */
+  deadAfter(queue: QueueState, id: number): number {
+    for (let after = id; after !== 0; ) {
+      const row = this.find(after);
+      const isDead = row !== 0 && this.table.state(row) === State.DEAD && this.shared.queue[row] === queue.id;
+      if (isDead) return after === id ? this.shared.next[row]! : row;
+      const next = this.#deadNext.get(after);
+      // Not one of the last to leave: nobody knows where it stood.
+      if (next === undefined) return queue.deadFirst;
+      after = next;
+    }
+    return 0;
   }
 
   /** A job's payload bytes, copied out. */
@@ -482,6 +499,7 @@ export class Jobs {
     this.reasons.set(row, reason);
     this.#failure(row, memory, offset);
     this.#releaseKey(row);
+    this.#deadNext.delete(id);
     this.#addDead(row, queue);
     this.shared.cells[Cell.DEAD]!++;
     if (this.replaying) return;
@@ -642,6 +660,8 @@ export class Jobs {
     const { next, prev } = this.shared;
     const before = prev[row]!;
     const after = next[row]!;
+    this.#deadNext.set(this.shared.id[row]!, after === 0 ? 0 : this.shared.id[after]!);
+    if (this.#deadNext.size > DEAD_NEXT_KEPT) this.#deadNext.delete(this.#deadNext.keys().next().value!);
     if (before === 0) queue.deadFirst = after;
     else next[before] = after;
     if (after === 0) queue.deadLast = before;
