@@ -301,7 +301,7 @@ export class Jobs {
     let key = '';
     if ((attributes & Attribute.KEY) !== 0) {
       key = this.#keyOf(memory, offset, queue.id);
-      const holder = this.#keys.get(key);
+      const holder = this.#holderOf(key, record.timeOf(memory, offset));
       if (request !== 0) {
         this.listener?.verdict(owner, request, holder === undefined ? id : shared.id[holder]!, holder !== undefined);
       }
@@ -318,7 +318,7 @@ export class Jobs {
     shared.cells[Cell.ENQUEUED]!++;
     const runAt = record.runAtOf(memory, offset);
     shared.runAt[row] = runAt;
-    if (runAt > this.wallMs) {
+    if (this.#waits(memory, offset, runAt)) {
       this.table.move(row, Event.ENQUEUE_LATER);
       this.#delayed(queue, 1);
       this.delays.insert(row, runAt);
@@ -326,6 +326,22 @@ export class Jobs {
       this.table.move(row, Event.ENQUEUE);
       this.#ready(row, queue);
     }
+  }
+
+  /** A job that asked for no delay waits for no clock: one that was set back does not hold it. */
+  #waits(memory: Memory, offset: number, runAt: number): boolean {
+    if (runAt <= this.wallMs) return false;
+    const asked = (record.attributesOf(memory, offset) & Attribute.RUN_AT) !== 0;
+    return asked || runAt !== record.timeOf(memory, offset);
+  }
+
+  /**
+   * Who held a key at a time: by the record's times, so that a replay under another wall clock decides as the run did.
+   */
+  #holderOf(key: string, atMs: number): number | undefined {
+    const holder = this.#keys.get(key);
+    if (holder === undefined || this.table.state(holder) !== State.DONE) return holder;
+    return this.shared.runAt[holder]! > atMs ? holder : undefined;
   }
 
   /** In a log whose head was dropped jobs may stand before the record that declares their queue again. */
@@ -403,7 +419,7 @@ export class Jobs {
         return;
       default:
         shared.queues[queue.block + QueueWord.LIVE]!++;
-        if (runAt > this.wallMs) {
+        if (this.#waits(memory, offset, runAt)) {
           this.table.move(row, Event.ENQUEUE_LATER);
           this.#delayed(queue, 1);
           this.delays.insert(row, runAt);
@@ -524,7 +540,7 @@ export class Jobs {
     this.#undead(row, queue);
     this.table.count(row, 0, 0);
     this.shared.queues[queue.block + QueueWord.LIVE]!++;
-    this.#again(row, queue, record.timeOf(memory, offset));
+    this.#again(row, queue, Math.min(record.timeOf(memory, offset), this.wallMs));
   }
 
   #purge(memory: Memory, offset: number): void {

@@ -1,6 +1,6 @@
 /** Delays follow the wall clock, leases the monotonic one; neither is early, neither wraps. */
 import { describe, expect, it } from 'vitest';
-import { applied, opened, timed, until } from '../brokers.js';
+import { applied, opened, taken, timed, until } from '../brokers.js';
 
 const DAY = 86_400_000;
 const HOUR = 3_600_000;
@@ -144,6 +144,30 @@ describe('a step of the wall clock', () => {
     expect(await queue.claim()).toEqual([]);
     clock.advance(1);
     expect(await queue.claim({ wait: 5000 })).toHaveLength(1);
+  });
+
+  it('back does not hold a job that asked for no delay, not even through a restart or a compaction', async () => {
+    const { broker, clock, dir } = await timed();
+    const queue = broker.queue<string>('jobs');
+    await queue.enqueue('before');
+    await queue.enqueue('dead');
+    (await taken(queue, 2)).find(({ payload }) => payload === 'dead')!.fail('x', { dead: true });
+    await queue.deadLetters.redrive();
+    clock.step(-HOUR);
+    await queue.enqueue('after');
+    await broker.close();
+    const again = await opened({ clock }, dir);
+    const queueAgain = again.queue<string>('jobs');
+    expect(queueAgain.counts()).toMatchObject({ ready: 3, delayed: 0 });
+    const leases = await taken(queueAgain, 3);
+    expect(leases.find(({ payload }) => payload === 'dead')!.ack()).toBe(true);
+    await again.compact();
+    await again.close();
+    clock.step(-HOUR);
+    const third = (await opened({ clock }, dir)).queue<string>('jobs');
+    expect(third.counts()).toMatchObject({ ready: 2, delayed: 0 });
+    const payloads = (await taken(third, 2)).map(({ payload }) => payload);
+    expect(payloads.sort()).toEqual(['after', 'before']);
   });
 
   it('back and forth a hundred times loses no delayed job', async () => {
