@@ -18,9 +18,12 @@ export function temporaryDirectory(): string {
   return dir;
 }
 
+/** Many brokers come and go in one process here, and the memory of those that are closed is not given back at once. */
+const SMALL: BrokerOptions = { memoryBytes: 64 << 20, jobsMax: 200_000 };
+
 /** An open broker, closed after the test if the test has not done it. */
 export async function opened(options: BrokerOptions = {}, dir = temporaryDirectory()): Promise<Broker> {
-  const broker = await open(dir, options);
+  const broker = await open(dir, { ...SMALL, ...options });
   onTestFinished(() => broker.close({ timeout: 1000 }));
   return broker;
 }

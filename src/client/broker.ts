@@ -160,7 +160,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
       for (const worker of this.#workers) if (worker instanceof Fleet) worker.overrun(about, row, id);
     };
     this.port.onPoison = (error) => {
-      this.emit('poisoned', error);
+      this.#tell('poisoned', error);
     };
     // Node adds the listener after this event.
     const soon = (): void => queueMicrotask(() => this.#listen());
@@ -382,11 +382,22 @@ export class Broker extends EventEmitter<BrokerEvents> {
     if (name === 'dead') {
       const told = JSON.parse(Buffer.from(bytes!).toString()) as { reason: string; error?: StoredError };
       const error = told.error === undefined ? undefined : revivedError(told.error);
-      this.emit('dead', { ...what, reason: told.reason, error });
+      this.#tell('dead', { ...what, reason: told.reason, error });
     } else if (name === 'failed') {
-      this.emit('failed', { ...what, error: revivedError(JSON.parse(Buffer.from(bytes!).toString()) as StoredError) });
+      this.#tell('failed', { ...what, error: revivedError(JSON.parse(Buffer.from(bytes!).toString()) as StoredError) });
     } else {
-      this.emit(name, what);
+      this.#tell(name, what);
+    }
+  }
+
+  /** What a listener throws is the process's to hear of, and must not stop this thread's port in the middle. */
+  #tell<Name extends keyof BrokerEvents>(name: Name, what: BrokerEvents[Name][0]): void {
+    try {
+      (this as EventEmitter).emit(name, what);
+    } catch (error) {
+      process.nextTick(() => {
+        throw error;
+      });
     }
   }
 }

@@ -35,6 +35,7 @@ export class DeadLetters<Payload = unknown> {
   }
 
   get size(): number {
+    this.#core.port.check('count dead letters');
     this.#core.port.catchUp(1);
     return load(this.#core.port.shared.queues, this.#core.block + QueueWord.DEAD);
   }

@@ -95,7 +95,7 @@ export class Lease<Payload = unknown> {
 
   /** Whether the lease is still this one's. A load of shared memory: a tight loop can poll it. */
   get held(): boolean {
-    return !this.#settled && isHeld(this.#port, this);
+    return !this.#settled && !this.#port.over && isHeld(this.#port, this);
   }
 
   /**
@@ -149,6 +149,7 @@ export class Lease<Payload = unknown> {
   extend(ms: number): boolean {
     // Nothing is no span of time: there is no default.
     const whole = span(`extend job ${this.id}`, 'ms', ms ?? Number.NaN, 1, INTERVAL_MS_MAX, 1);
+    this.#port.checkSettle(`extend job ${this.id}`);
     if (this.#settled || !tryExtend(this.#port, this, whole)) return false;
     const deadline = this.#port.wallMs() + whole;
     // The row's timer looks at the deadline when it fires; a deadline before that has to be pointed out.

@@ -8,7 +8,9 @@
  *     (signals of leases, listeners) does not.
  * C4  Records leave this thread in order: the outbox first, then enqueues; an enqueue that finds no room waits behind
  *     those that found none before it.
+ * C5  When the event loop runs empty with records on their way, the process waits for them: an ack is not awaited.
  */
+import process from 'node:process';
 import { leaveGroup, wake, wakeAfterDeath } from '../../native-free/agent.js';
 import { ARENA_UNIT_BYTES } from '../../native-free/arena.js';
 import { add, and, compareExchange, load, or, store } from '../../native-free/atomics.js';
@@ -73,6 +75,9 @@ export interface PortLimits {
   readonly memoryBytes: number;
   readonly payloadBytesMax: number;
 }
+
+/** Those of this thread that are open. */
+let ports: Set<Port> | undefined;
 
 export class Port {
   readonly shared: Shared;
@@ -140,6 +145,13 @@ export class Port {
     this.zeroMs = shared.cells[Cell.MONOTONIC_ZERO_MS]!;
     this.epoch = shared.control[Word.EPOCH]!;
     this.#refusalsSeen = load(shared.control, Word.REFUSALS);
+    if (ports === undefined) {
+      ports = new Set();
+      process.on('beforeExit', () => {
+        for (const port of ports!) port.lastCall();
+      });
+    }
+    ports.add(this);
   }
 
   /** Throws when nothing can be asked of the broker any more. */
@@ -394,10 +406,23 @@ export class Port {
     this.#arm();
   }
 
+  /** Whether the broker is over for this thread: nothing is held any more. */
+  get over(): boolean {
+    return this.#closed || load(this.shared.control, Word.STATE) === BrokerState.CLOSED;
+  }
+
+  /** The event loop is about to end by itself: what was submitted, an ack that nobody awaits, is not left behind (C5). */
+  lastCall(): void {
+    const { control } = this.shared;
+    if (this.closing || load(control, Word.STATE) !== BrokerState.SERVING || load(control, Word.POISON) !== 0) return;
+    if (this.outbox.bytes > 0 || this.ring.tail() !== load(control, Word.COMMITTED)) void this.drained();
+  }
+
   /** This thread is done with the broker. What it still held goes back to ready. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
+    ports?.delete(this);
     this.listen(0);
     this.#rejectAll(new MillraceError('ERR_MILLRACE_CLOSED', 'the broker was closed while this was pending'));
     clearInterval(this.#holder);
@@ -510,6 +535,7 @@ export class Port {
       this.#watching.size > 0 ||
       this.#rooms.length > 0 ||
       this.#readies.size > 0 ||
+      this.#lost.size > 0 ||
       this.outbox.bytes > 0
     );
   }
@@ -667,6 +693,9 @@ export class Port {
     const readies = [...this.#readies];
     this.#readies.clear();
     for (const ready of readies) ready.reject(error);
+    const lost = [...this.#lost.values()];
+    this.#lost.clear();
+    for (const lease of lost) lease.lost();
     this.outbox.clear();
     this.#hold();
   }
