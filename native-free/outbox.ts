@@ -35,11 +35,11 @@ export class Outbox extends Encoder {
     return this.bytes - this.#from;
   }
 
-  /** An ack without a result. */
-  appendAck(id: number, row: number, queue: number, level: number, timeMs: number): void {
+  /** An ack without a result. The clock is read once a record, not once an ack. */
+  appendAck(id: number, row: number, queue: number, level: number, clock: { wallMs(): number }): void {
     if (this.#open < 0 || this.#openLevel !== level || this.#openCount === ACKS_A_RECORD) {
       this.close();
-      this.#open = this.append(RecordType.ACK_MANY, level, id, 0, 0, timeMs, 0);
+      this.#open = this.append(RecordType.ACK_MANY, level, id, 0, 0, clock.wallMs(), 0);
       this.truncate(this.#open + HEADER_BYTES);
       this.#openLevel = level;
       this.#openCount = 0;

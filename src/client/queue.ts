@@ -373,11 +373,12 @@ export class Queue<Payload = unknown, Result = unknown> {
     this.#core.declare(false);
     encoder.clear();
     const slots: number[] = [];
+    const nowMs = port.wallMs();
     for (const item of items as unknown[]) {
       slots.push(encoder.slots);
       const given = isItem(item) ? item : undefined;
       if (given?.key !== undefined) this.#refuse('key', given.key, 'none in enqueueMany');
-      this.#append(this.#valid((given === undefined ? item : given.payload) as Payload), given ?? NOTHING, 0, 0);
+      this.#append(this.#valid((given === undefined ? item : given.payload) as Payload), given ?? NOTHING, nowMs, 0, 0);
     }
     const slotsMax = reservationSlotsMax(port.shared.sizes);
     if (encoder.slots > slotsMax) {
@@ -401,14 +402,13 @@ export class Queue<Payload = unknown, Result = unknown> {
     port.check('enqueue');
     this.#core.declare(false);
     port.encoder.clear();
-    this.#append(payload, given, watcher, request);
+    this.#append(payload, given, port.wallMs(), watcher, request);
   }
 
-  #append(payload: unknown, given: EnqueueOptions, watcher: number, request: number): void {
+  #append(payload: unknown, given: EnqueueOptions, nowMs: number, watcher: number, request: number): void {
     const { port, settings, coding } = this.#core;
     const { encoder } = port;
     const fields = this.#fields;
-    const nowMs = port.wallMs();
     fields.enqueuedAtMs = nowMs;
     fields.crashesMax = settings.crashes;
     fields.watcher = watcher;

@@ -66,7 +66,7 @@ export function tryExtend(port: Port, held: Held, ms: number): boolean {
 export function acknowledge(port: Port, held: Held, result: string | Uint8Array | undefined): void {
   const { outbox } = port;
   if (result === undefined) {
-    outbox.appendAck(held.id, held.row, held.queue, held.level, port.wallMs());
+    outbox.appendAck(held.id, held.row, held.queue, held.level, port);
   } else {
     const at = outbox.append(RecordType.ACK, held.level, held.id, held.queue, held.row, port.wallMs(), 0);
     if (typeof result === 'string') outbox.payloadText(at, result);
