@@ -1,5 +1,4 @@
 /** Threads attached to a broker that do what they are told: the other side is test/programs/attached. */
-import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import type { Broker, ClaimOptions, Counts, EnqueueOptions, JobInfo } from 'millrace';
 import { onTestFinished } from 'vitest';
@@ -23,8 +22,8 @@ export class Attached {
 
   constructor(broker: Broker) {
     this.worker = new Worker(programPath('attached'), { workerData: broker.handle });
-    this.exited = once(this.worker, 'exit').then(([code]) => code as number);
-    // A thread that is told to throw fails on purpose.
+    // Not events.once: that rejects when the thread fails first, and some do on purpose.
+    this.exited = new Promise((resolve) => this.worker.once('exit', resolve));
     this.worker.on('error', () => {});
     this.worker.on('message', ([number, outcome, ...values]: [number, string, ...unknown[]]) => {
       if (number === -1) return void this.events.push([outcome, ...values] as [string, string, number]);

@@ -150,6 +150,10 @@ export class Port {
       process.on('beforeExit', () => {
         for (const port of ports!) port.lastCall();
       });
+      // A thread that exits in the middle: its records are still put into the ring, for the log writer to take.
+      process.on('exit', () => {
+        for (const port of ports!) port.outbox.trySubmit();
+      });
     }
     ports.add(this);
   }

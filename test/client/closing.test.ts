@@ -149,7 +149,7 @@ describe('a closed broker', () => {
       () => lease!.extend(1000),
       () => lease!.giveBack(),
       () => attach(handle),
-      () => thread.tell('ack', theirs!.token),
+      () => thread.tell('ack', theirs!),
       () => thread.enqueue('jobs', 1),
       () => thread.claim('jobs'),
       () => thread.get('jobs', 1),
@@ -234,7 +234,7 @@ describe('a closed broker', () => {
     const [lease] = await one.claim('jobs');
     await one.tell('close');
     expect((await failureOf(() => one.claim('jobs'))).code).toBe('ERR_MILLRACE_CLOSED');
-    expect((await failureOf(() => one.tell('ack', lease!.token))).code).toBe('ERR_MILLRACE_CLOSED');
+    expect((await failureOf(() => one.tell('ack', lease!))).code).toBe('ERR_MILLRACE_CLOSED');
     await until('its lease is given back', () => queue.counts().ready === 2);
     const claimed = [...(await two.claim('jobs', { wait: 5000 })), ...(await two.claim('jobs', { wait: 5000 }))];
     expect(claimed.map(({ attempt }) => attempt)).toEqual([1, 1]);

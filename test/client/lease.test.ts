@@ -107,9 +107,9 @@ describe('a stale lease', () => {
     clock.advance(1000);
     const [again] = await queue.claim({ wait: 5000 });
     expect(again!.token).toBeGreaterThan(theirs!.token);
-    expect(await thread.tell('ack', theirs!.token, 'late')).toBe(false);
-    expect(await thread.tell('fail', theirs!.token, 'late')).toBe(false);
-    expect(await thread.tell('extend', theirs!.token, 5000)).toBe(false);
+    expect(await thread.tell('ack', theirs!, 'late')).toBe(false);
+    expect(await thread.tell('fail', theirs!, 'late')).toBe(false);
+    expect(await thread.tell('extend', theirs!, 5000)).toBe(false);
     await expectStale(mine!);
     expect(again!.ack('third')).toBe(true);
     expect(await job.result()).toBe('third');
@@ -154,7 +154,7 @@ describe('a token', () => {
         mine!.fail('again');
         const [theirs] = await thread.claim('jobs', { wait: 5000 });
         tokens.push(theirs!.token);
-        await thread.tell('fail', theirs!.token, 'again');
+        await thread.tell('fail', theirs!, 'again');
       }
       const [last] = await queue.claim({ wait: 5000 });
       tokens.push(last!.token);

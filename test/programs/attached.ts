@@ -1,12 +1,14 @@
 /**
  * A thread that attaches to a broker and does what it is told by messages: [number, command, ...arguments]. Leases stay
- * here, under their tokens.
+ * here; the other side names them by job and token.
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { attach, type BrokerHandle, type Lease, type QueueOptions } from 'millrace';
 
 const broker = attach(workerData as BrokerHandle);
-const leases = new Map<number, Lease>();
+const leases = new Map<string, Lease>();
+type Name = { readonly id: number; readonly token: number };
+const held = ({ id, token }: Name): Lease => leases.get(`${id}:${token}`)!;
 
 const commands = {
   queue(name: string, options: QueueOptions) {
@@ -14,14 +16,14 @@ const commands = {
   },
   async claim(queue: string, options: object) {
     const claimed = await broker.queue(queue).claim(options);
-    for (const lease of claimed) leases.set(lease.token, lease);
+    for (const lease of claimed) leases.set(`${lease.id}:${lease.token}`, lease);
     return claimed.map(({ id, token, attempt, payload }) => ({ id, token, attempt, payload }));
   },
-  ack: (token: number, result: unknown) => leases.get(token)!.ack(result),
-  ackDurably: (token: number, result: unknown) => leases.get(token)!.ackDurably(result),
-  fail: (token: number, message: string, options: object) => leases.get(token)!.fail(new Error(message), options),
-  extend: (token: number, ms: number) => leases.get(token)!.extend(ms),
-  aborted: (token: number) => leases.get(token)!.signal.aborted,
+  ack: (name: Name, result: unknown) => held(name).ack(result),
+  ackDurably: (name: Name, result: unknown) => held(name).ackDurably(result),
+  fail: (name: Name, message: string, options: object) => held(name).fail(new Error(message), options),
+  extend: (name: Name, ms: number) => held(name).extend(ms),
+  aborted: (name: Name) => held(name).signal.aborted,
   async enqueue(queue: string, payload: unknown, options: object) {
     const { id, duplicate } = await broker.queue(queue).enqueue(payload, options);
     return { id, duplicate };
@@ -36,6 +38,10 @@ const commands = {
     for (const event of events) broker.on(event, ({ queue, id }) => parentPort!.postMessage([-1, event, queue, id]));
   },
   close: () => broker.close(),
+  ackAndExit(name: Name) {
+    held(name).ack();
+    process.exit(4);
+  },
   exit: () => process.exit(3),
   throw() {
     setImmediate(() => {
