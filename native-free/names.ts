@@ -34,6 +34,8 @@ export function queueNamed(shared: Shared, name: string, id = 0): number {
     if (found === 0) {
       if (made === 0) {
         made = id;
+        // Looked at first: calls that are refused must not count, or the count would go round one day.
+        if (id === 0 && load(shared.control, Word.QUEUES) >= QUEUES_MAX - 1) return -1;
         if (id === 0) made = add(shared.control, Word.QUEUES, 1) + 1;
         else if (load(shared.control, Word.QUEUES) < id) store(shared.control, Word.QUEUES, id);
         const from = add(shared.control, Word.NAME_BYTES, bytes.length);

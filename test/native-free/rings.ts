@@ -52,3 +52,28 @@ export function reserveAndDie(place: RingPlace, owner: number, count: number): n
   place.words[entry] = ((position >>> lapShift) << 10) | (owner << 2) | 1;
   return position;
 }
+
+/** Words of the bells, a line each; behind them one word per owner and one per generation. */
+export const Bell = { NO_ROOM: 0, NO_ITEM: 16, DONE: 32, FAULTS: 48, OWNERS: 64, GENERATIONS: 64 + 256 } as const;
+export const OwnerMark = { ALIVE: 1, DEAD: 2, DRAINED: 3 } as const;
+export const SLOT_WORDS = 4;
+
+export interface RingThread {
+  readonly role: 'maker' | 'taker' | 'producer' | 'follower';
+  readonly ring: RingBuffers;
+  readonly bells: SharedArrayBuffer;
+  readonly owner: number;
+  /** Makers: how many items. Producers: how many records, Infinity for until it is killed. */
+  readonly count: number;
+  readonly makers: number;
+  /** Ready ring: how often each item was taken. Submit ring: slot memory. */
+  readonly memory: SharedArrayBuffer;
+  /** Producers: which of all that ever were. */
+  readonly generation: number;
+}
+
+export interface Followed {
+  /** Records followed, by generation. */
+  readonly records: readonly number[];
+  readonly holes: number;
+}
