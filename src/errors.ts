@@ -43,14 +43,18 @@ export class MillraceError extends Error {
   }
 }
 
-/** Text that is safe on a terminal and in a log line: control, bidi and format characters escaped, cut at `max`. */
-export function shown(value: unknown, max = 80): string {
-  const text = typeof value === 'string' ? JSON.stringify(value) : spoken(value);
-  const cut = text.length > max ? `${text.slice(0, max)}...` : text;
+/** Text with everything a terminal or a log line could take as more than text (control, bidi, format) escaped. */
+export function printable(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: escaping them is the point.
-  return cut.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, (unit) => {
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, (unit) => {
     return `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
   });
+}
+
+/** A value as it stands in an error message: printable, text in quotes, cut at `max`. */
+export function shown(value: unknown, max = 80): string {
+  const text = typeof value === 'string' ? JSON.stringify(value) : spoken(value);
+  return printable(text.length > max ? `${text.slice(0, max)}...` : text);
 }
 
 /** What is shown may be anything, also something that throws when it is made text of. */
