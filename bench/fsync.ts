@@ -38,7 +38,7 @@ const cases: Case[] = DISKS.map((flushMs) => ({
       const raw = flushMs === undefined ? rawCommits(dir, SINGLES, 192).reduce((a, b) => a + b, 0) / 1000 : undefined;
       return {
         [`${SINGLES} single-job commits, ms`]: singlesMs,
-        [`flushes for them`]: flushes,
+        'flushes for them': flushes,
         ...(raw === undefined
           ? {}
           : { 'the same by bare write + fdatasync, ms': raw, 'ratio to bare': singlesMs / raw }),
