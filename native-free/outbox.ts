@@ -11,13 +11,16 @@ import { Cell, reservationSlotsMax, type Shared, Word } from './layout.js';
 import { At, HEADER_BYTES, lengthWord, RecordType, SLOT_BYTES } from './record.js';
 import type { Ring } from './ring.js';
 
-const ACKS_A_RECORD = 512;
+const ACKS_A_RECORD_MAX = 512;
+const ACK_BYTES = 16;
 const BYTES_A_RESERVATION = 128 * 1024;
 
 export class Outbox extends Encoder {
   readonly #shared: Shared;
   readonly #ring: Ring;
   readonly #bytesMax: number;
+  /** A record must fit into one reservation of the smallest ring, too. */
+  readonly #acksMax: number;
   #from = 0;
   #open = -1;
   #openLevel = 0;
@@ -28,6 +31,7 @@ export class Outbox extends Encoder {
     this.#shared = shared;
     this.#ring = ring;
     this.#bytesMax = Math.min(reservationSlotsMax(shared.sizes) * SLOT_BYTES, BYTES_A_RESERVATION);
+    this.#acksMax = Math.min(ACKS_A_RECORD_MAX, Math.floor((this.#bytesMax - HEADER_BYTES) / ACK_BYTES));
   }
 
   /** Bytes that have not reached the ring. */
@@ -37,7 +41,7 @@ export class Outbox extends Encoder {
 
   /** An ack without a result. The clock is read once a record, not once an ack. */
   appendAck(id: number, row: number, queue: number, level: number, clock: { wallMs(): number }): void {
-    if (this.#open < 0 || this.#openLevel !== level || this.#openCount === ACKS_A_RECORD) {
+    if (this.#open < 0 || this.#openLevel !== level || this.#openCount === this.#acksMax) {
       this.close();
       this.#open = this.append(RecordType.ACK_MANY, level, id, 0, 0, clock.wallMs(), 0);
       this.truncate(this.#open + HEADER_BYTES);
@@ -45,12 +49,12 @@ export class Outbox extends Encoder {
       this.#openCount = 0;
     }
     const at = this.bytes;
-    this.room(at + 16 + SLOT_BYTES);
+    this.room(at + ACK_BYTES + SLOT_BYTES);
     const { f64, i32 } = this.memory;
     f64[at >>> 3] = id;
     i32[(at + 8) >>> 2] = row;
     i32[(at + 12) >>> 2] = queue;
-    this.truncate(at + 16);
+    this.truncate(at + ACK_BYTES);
     this.#openCount++;
   }
 
@@ -95,7 +99,7 @@ export class Outbox extends Encoder {
     this.#open = -1;
     this.memory.i32[(offset + At.ROW) >>> 2] = this.#openCount;
     this.memory.i32[(offset + At.LENGTH) >>> 2] = lengthWord(
-      HEADER_BYTES + 16 * this.#openCount,
+      HEADER_BYTES + ACK_BYTES * this.#openCount,
       RecordType.ACK_MANY,
       this.#openLevel,
     );
