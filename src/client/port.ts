@@ -76,6 +76,9 @@ export interface PortLimits {
   readonly payloadBytesMax: number;
 }
 
+/** Longest time that claims and handlers follow each other without a turn of the event loop. */
+const TURN_MS = 8;
+
 /** Those of this thread that are open. */
 let ports: Set<Port> | undefined;
 
@@ -132,6 +135,7 @@ export class Port {
   #holder: NodeJS.Timeout | undefined;
   #poison: MillraceError | undefined;
   #closed = false;
+  #turnedMs = 0;
 
   constructor(shared: Shared, clock: Clock, limits: PortLimits, random: () => number = Math.random) {
     this.shared = shared;
@@ -185,6 +189,16 @@ export class Port {
       { errno },
     );
     return this.#poison;
+  }
+
+  /** Whether this thread may have gone on for long without a turn of its event loop. */
+  isTurnDue(): boolean {
+    return performance.now() - this.#turnedMs > TURN_MS;
+  }
+
+  async turn(): Promise<void> {
+    await new Promise<void>((resolve) => setImmediate(resolve));
+    this.#turnedMs = performance.now();
   }
 
   wallMs(): number {

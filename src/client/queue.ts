@@ -141,6 +141,12 @@ export class Queue<Payload = unknown, Result = unknown> {
     const { max, visibilityMs, waitMs } = this.#claiming('claim', claimOptions);
     const signal = options.abortSignal('claim', claimOptions.signal);
     signal?.throwIfAborted();
+    // A loop of claims that find something goes from microtask to microtask: let timers, ports and sockets have a turn.
+    if (port.isTurnDue()) {
+      await port.turn();
+      port.check('claim');
+      signal?.throwIfAborted();
+    }
     let leases = this.#core.claim(max, visibilityMs, true) as Lease<Payload>[];
     if (leases.length > 0) return leases;
     if (waitMs === 0) {

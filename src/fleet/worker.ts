@@ -132,9 +132,6 @@ function settleFailure(lease: Lease, error: unknown): void {
   }
 }
 
-/** Longest time handlers follow each other without a turn of the event loop. */
-const TURN_MS = 8;
-
 /** Runs a function handler on this thread, up to `concurrency` jobs at once. */
 export class LocalWorker implements Worker {
   /** Function handlers are there from the start. */
@@ -151,7 +148,6 @@ export class LocalWorker implements Worker {
   readonly #waiter: ReadyWaiter;
   readonly #idle: (() => void)[] = [];
   readonly #bound: Bound | undefined;
-  #turnedMs = 0;
   #paused = false;
   #closed = false;
 
@@ -236,10 +232,8 @@ export class LocalWorker implements Worker {
     if (await runJob(lease, this.#handler, this.#timeoutMs, this.#bound !== undefined)) this.completed++;
     else this.failed++;
     // Sync handlers would go from job to job in microtasks: let timers, ports and sockets have their turn.
-    if (performance.now() - this.#turnedMs > TURN_MS) {
-      await new Promise((resolve) => setImmediate(resolve));
-      this.#turnedMs = performance.now();
-    }
+    const { port } = this.#core;
+    if (port.isTurnDue()) await port.turn();
     this.running--;
     this.#core.port.marks?.delete(lease);
     this.onRun?.(undefined);

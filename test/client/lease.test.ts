@@ -382,6 +382,29 @@ describe('a lease', () => {
     expect(await queue.claim({ max: 10 })).toEqual([]);
   });
 
+  it('after lease leaves the event loop its turns', async () => {
+    const broker = await opened();
+    const queue = broker.queue<number>('jobs');
+    await queue.enqueueMany(Array.from({ length: 4000 }, (_, i) => i));
+    // All of them are offered: from here on no claim has to wait for anything.
+    for (const lease of await taken(queue, 4000)) lease.giveBack();
+    await applied(broker);
+    let turns = 0;
+    const count = (): void => {
+      turns++;
+      immediate = setImmediate(count);
+    };
+    let immediate = setImmediate(count);
+    const turnsBefore = turns;
+    for (let i = 0; i < 2000; i++) {
+      const leases = await queue.claim();
+      expect(leases).toHaveLength(1);
+      for (const until = performance.now() + 0.05; performance.now() < until; );
+    }
+    clearImmediate(immediate);
+    expect(turns - turnsBefore).toBeGreaterThan(3);
+  });
+
   it('is waited for as long as the claim says, and given as soon as there is a job', async () => {
     const broker = await opened();
     const queue = broker.queue('jobs');
