@@ -22,7 +22,7 @@ export interface Agent {
   readonly finished: boolean;
 }
 
-const SPINS = 64;
+const SPINS = 16;
 
 /** Runs an agent until it is finished. Blocks its thread: never on a thread with an event loop to serve. */
 export function runAgent(agent: Agent, words: Int32Array, asleep: number): void {

@@ -8,6 +8,8 @@
  *     (signals of leases, listeners) does not.
  * C4  Records leave this thread in order: the outbox first, then enqueues; an enqueue that finds no room waits behind
  *     those that found none before it.
+ * C5  Promises that are settled together are usually followed by enqueues together: the log writer is woken once for
+ *     them, behind the last, so that they share a flush. It is woken at once for any other.
  * C5  When the event loop runs empty with records on their way, the process waits for them: an ack is not awaited.
  */
 import process from 'node:process';
@@ -70,6 +72,9 @@ export interface ReadyWaiter {
   reject(error: Error): void;
 }
 
+/** The log writer is woken at the latest for so many enqueues. */
+const BURST = 256;
+
 export interface PortLimits {
   readonly jobsMax: number;
   readonly memoryBytes: number;
@@ -127,6 +132,9 @@ export class Port {
   #nextRequest = 1;
   #waiting = false;
   #flushing = false;
+  #bursting = false;
+  /** Enqueues of a burst that the log writer has not been woken for. */
+  #unwoken = 0;
   #attending = false;
   #events = 0;
   #refusalsSeen = 0;
@@ -247,7 +255,7 @@ export class Port {
     this.end = (position + encoder.slots) | 0;
     encoder.moveInto(shared.slots, shared.slotOffset(position), 0, encoder.bytes, this.firstId);
     ring.publish(position);
-    wake(control, Word.WRITER_ASLEEP);
+    if (!this.#bursting || ++this.#unwoken === BURST) this.#wakeWriter();
     return true;
   }
 
@@ -456,6 +464,16 @@ export class Port {
     await this.durable(position).catch(() => {});
   }
 
+  #wakeWriter(): void {
+    this.#unwoken = 0;
+    wake(this.shared.control, Word.WRITER_ASLEEP);
+  }
+
+  readonly #endBurst = (): void => {
+    this.#bursting = false;
+    if (this.#unwoken > 0) this.#wakeWriter();
+  };
+
   readonly #flushNow = (): void => {
     if (this.#flushing && !this.#closed) this.flush();
   };
@@ -586,6 +604,7 @@ export class Port {
     const committed = load(control, Word.COMMITTED);
     const refusals = load(control, Word.REFUSALS) === this.#refusalsSeen ? undefined : this.#refusals();
     const mask = this.#positions.length - 1;
+    let settled = 0;
     while (this.#count > 0) {
       const at = this.#first;
       const position = this.#positions[at]!;
@@ -598,6 +617,12 @@ export class Port {
       this.#count--;
       if (refusals?.(position) === true) settle(Promise.reject(noSpace()));
       else settle(value);
+      settled++;
+    }
+    if (settled > 1 && !this.#bursting) {
+      // Runs behind the continuations of all those promises, each of which may enqueue again (C5).
+      this.#bursting = true;
+      queueMicrotask(this.#endBurst);
     }
     if (this.#late.length > 0) {
       this.#late = this.#late.filter(({ position, resolve }) => {

@@ -133,16 +133,19 @@ export class QueueCore {
     const leases: Lease[] = [];
     this.want(max);
     const ring = this.#ring!;
-    let count = ring.tryTakeMany(this.taken, Math.min(max, READY_SLOTS));
-    if (count === 0 && !patient) {
+    const takeAll = (): void => {
+      while (leases.length < max) {
+        const count = ring.tryTakeMany(this.taken, Math.min(max - leases.length, READY_SLOTS));
+        if (count === 0) return;
+        this.#take(count, visibilityMs, bound, leases);
+      }
+    };
+    takeAll();
+    if (leases.length < max && !patient) {
+      // The scheduler may be in the middle of offering: its head moves when it is done.
       const backlog = this.#group * GroupWord.WORDS + GroupWord.BACKLOG;
       this.port.catchUp(CATCH_UP_MS, () => ring.used() > 0 || load(this.port.shared.groups, backlog) === 0);
-      count = ring.tryTakeMany(this.taken, Math.min(max, READY_SLOTS));
-    }
-    while (count > 0) {
-      this.#take(count, visibilityMs, bound, leases);
-      if (leases.length === max) break;
-      count = ring.tryTakeMany(this.taken, Math.min(max - leases.length, READY_SLOTS));
+      takeAll();
     }
     if (leases.length > 0) add(this.port.shared.queues, this.block + QueueWord.LEASED, leases.length);
     this.#refill();

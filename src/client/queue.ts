@@ -147,7 +147,7 @@ export class Queue<Payload = unknown, Result = unknown> {
       port.check('claim');
       signal?.throwIfAborted();
     }
-    let leases = this.#core.claim(max, visibilityMs, true) as Lease<Payload>[];
+    let leases = this.#core.claim(max, visibilityMs, waitMs > 0) as Lease<Payload>[];
     if (leases.length > 0) return leases;
     if (waitMs === 0) {
       // What this thread enqueued before is applied and offered when the scheduler answers.
