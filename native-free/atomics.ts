@@ -3,7 +3,8 @@
  *
  * Everything lock-free in millrace calls these functions instead of `Atomics`, so that one source runs on real
  * atomics in production and, with this module swapped, under a scheduler that explores interleavings.
- * The wrappers cost nothing: V8 inlines them into their callers.
+ * The wrappers cost nothing: V8 inlines them into their callers. What they call it does not inline: every operation of
+ * `Atomics` is a call of 7 to 8 ns (Node 20), so hot paths read plainly where a guess is enough.
  *
  * `wait` blocks and so is never called on the main thread; `waitAsync` has its own care-taker in `src/client/waiters`.
  */

@@ -1,24 +1,25 @@
 /**
- * A bounded lock-free MPMC ring over shared words: the place where threads meet.
- * Called by every producer (`tryReserve`, `publish`), by the log writer and the scheduler (`countAt`, `repair`,
- * `release`) for the submit ring, and by consumers (`tryTake`) for ready rings.
- *
- * A position is an Int32 that wraps; position >> log2(capacity) is its lap. Every slot has a stamp
- * (lap, owner, state), after Vyukov's sequence numbers and crossbeam's stamps, with one addition: a reservation is
- * made by a CAS on the slot's own stamp and so names its owner, which lets the slots of a dead thread be repaired.
+ * A bounded lock-free MPMC ring over shared words: the place where threads meet. Producers reserve and publish; the log
+ * writer and the scheduler follow a submit ring slot by slot (`countAt`, `repair`, `release`); consumers take from ready
+ * rings. A position is an Int32 that wraps, position >> log2(capacity) its lap. Every slot has a stamp (lap, owner,
+ * state), after Vyukov and crossbeam, but it is the stamp that a reservation exchanges: so it names its owner.
  *
  * I1  A slot is free for lap L exactly when its stamp's lap is L - 1 and the head has passed it.
  * I2  A stamp of lap L at the tail's slot means the tail is about to move past it: anyone may help it along.
- * I3  An owner stores how many slots it wants (its intent) before the CAS and has at most one reservation open, so
- *     whoever sees RESERVED while the tail still stands there reads the right count. A stale read fails the tail's CAS.
+ * I3  An owner stores its intent, how many slots it wants, before its CAS and has at most one reservation open: who sees
+ *     RESERVED while the tail still stands there reads the right count. A stale read fails the tail's CAS.
  * I4  Data is written after the tail moved and before PUBLISHED is stored; readers load PUBLISHED before the data.
  * I5  Only a slot whose owner's thread is known to have exited is repaired, and only by the one consumer of the ring.
+ * I6  Words read without `load` are guesses: an exchange or a load confirms them before they count.
  */
 import { compareExchange, load, store } from './atomics.js';
 
 const FREE = 0;
 const RESERVED = 1;
 const PUBLISHED = 2;
+/** Published with the slots before it: a batch is published by its first stamp. */
+const CONTINUED = 3;
+const PUBLISHED_BIT = 2;
 const STATE_MASK = 3;
 const OWNER_SHIFT = 2;
 const OWNER_MASK = 0xff;
@@ -105,39 +106,49 @@ export class Ring {
     return this.#tryReserve(count);
   }
 
-  /** The same for one slot; looks at the head only when it must. */
+  /** The same, but it looks at the head only when the one it saw last leaves no room. */
   #tryReserve(count: number): boolean {
     const words = this.#words;
+    const cursors = this.#cursors;
     // Looked at, not remembered: an owner with several rings (the scheduler) has one intent for all of them.
-    if (load(this.#intents, this.#ownIntent) !== count) store(this.#intents, this.#ownIntent, count);
+    if (this.#intents[this.#ownIntent] !== count) store(this.#intents, this.#ownIntent, count);
+    // I6: an `Atomics.load` is a call of 7 ns, and the CAS on the stamp finds out a wrong guess.
+    let tail = cursors[this.#tail]!;
     for (;;) {
-      const tail = load(this.#cursors, this.#tail);
       // Unsigned: a head seen 2^31 positions ago must not look like room. Signed after a fresh look: a tail older than
       // this head is not a full ring, and is found out by its stamp.
       if ((tail + count - this.#headSeen) >>> 0 > this.capacity) {
-        this.#headSeen = load(this.#cursors, this.#head);
+        this.#headSeen = load(cursors, this.#head);
         if (((tail + count - this.#headSeen) | 0) > this.capacity) return false;
       }
-      const entry = this.#entries + ((tail & this.#mask) << this.#entryShift);
+      const entry = this.#entry(tail);
       const lap = (tail >>> this.#lapShift) & LAP_MASK;
-      const stamp = load(words, entry);
+      const stamp = words[entry]!;
       // The lap before, also where positions wrap: laps have 32 - log2(capacity) bits, or the 22 of a stamp.
       if (stamp >>> LAP_SHIFT === (((tail - this.capacity) >>> this.#lapShift) & LAP_MASK)) {
-        // I1: free. The CAS names the owner; it fails if anybody reserved here since the load.
+        // I1: free. The CAS names the owner; it fails if anybody has reserved here.
         const mine = (lap << LAP_SHIFT) | (this.#owner << OWNER_SHIFT) | RESERVED;
         if (compareExchange(words, entry, stamp, mine) === stamp) {
-          compareExchange(this.#cursors, this.#tail, tail, (tail + count) | 0);
+          compareExchange(cursors, this.#tail, tail, (tail + count) | 0);
           words[entry + 1] = count;
           this.position = tail;
           return true;
         }
-      } else if (stamp >>> LAP_SHIFT === lap && (stamp & STATE_MASK) === RESERVED) {
-        // I2, I3: taken, and the tail may not have moved yet.
-        const taken = load(this.#intents, this.#intentIndex((stamp >>> OWNER_SHIFT) & OWNER_MASK));
-        compareExchange(this.#cursors, this.#tail, tail, (tail + taken) | 0);
+      } else if (stamp >>> LAP_SHIFT === lap) {
+        this.#help(tail);
       }
-      // Otherwise the tail that was read is old: its slot has been published, released, or is a lap ahead.
+      // Or else the tail was an old one: its slot is a lap ahead.
+      tail = load(cursors, this.#tail);
     }
+  }
+
+  /** I2: what stands at `tail` may be reserved while the tail has not moved. */
+  #help(tail: number): void {
+    const owner = this.#reserverIn(load(this.#words, this.#entry(tail)), tail);
+    if (owner === 0) return;
+    // I3: read after the stamp, the intent is the reservation's, or the tail has moved.
+    const taken = load(this.#intents, this.#intentIndex(owner));
+    compareExchange(this.#cursors, this.#tail, tail, (tail + taken) | 0);
   }
 
   /** Makes a reservation visible (I4). `position` is the one `tryReserve` gave. */
@@ -160,12 +171,18 @@ export class Ring {
     if (!this.tryReserve(count)) return false;
     const words = this.#words;
     const first = this.position;
-    for (let i = 0; i < count; i++) {
-      const entry = this.#entry((first + i) | 0);
+    // From the second on: nobody gets to them before the first one is published, and whoever does has seen that (I4).
+    for (let i = 1; i < count; i++) {
+      const position = (first + i) | 0;
+      const entry = this.#entry(position);
       words[entry + 2] = pairs[2 * i]!;
       words[entry + 3] = pairs[2 * i + 1]!;
-      store(words, entry, this.#stamp((first + i) | 0, PUBLISHED));
+      words[entry] = this.#stamp(position, CONTINUED);
     }
+    const entry = this.#entry(first);
+    words[entry + 2] = pairs[0]!;
+    words[entry + 3] = pairs[1]!;
+    this.publish(first);
     return true;
   }
 
@@ -176,48 +193,49 @@ export class Ring {
    */
   tryTake(): boolean {
     const words = this.#words;
+    const cursors = this.#cursors;
+    let head = cursors[this.#head]!;
     for (;;) {
-      const head = load(this.#cursors, this.#head);
       const entry = this.#entry(head);
       const stamp = load(words, entry);
-      if (stamp >>> LAP_SHIFT === ((head >>> this.#lapShift) & LAP_MASK) && (stamp & STATE_MASK) === PUBLISHED) {
+      if (!this.#isPublished(stamp, head)) {
+        // Empty, if the head has been there all the time.
+        const now = load(cursors, this.#head);
+        if (now === head) return false;
+        head = now;
+        continue;
+      }
+      // I4: a CONTINUED stamp orders nothing, but the head does: whoever moved it here had seen the batch's first stamp.
+      if ((stamp & STATE_MASK) === PUBLISHED || load(cursors, this.#head) === head) {
         this.itemA = words[entry + 2]!;
         this.itemB = words[entry + 3]!;
-        if (compareExchange(this.#cursors, this.#head, head, (head + 1) | 0) === head) return true;
-      } else if (load(this.#cursors, this.#head) === head) {
-        return false;
+        if (compareExchange(cursors, this.#head, head, (head + 1) | 0) === head) return true;
       }
+      head = load(cursors, this.#head);
     }
-  }
-
-  /** Single-slot rings: the first word of the item at the head, 0 when there is none. It may be taken by now. */
-  peek(): number {
-    const head = load(this.#cursors, this.#head);
-    const entry = this.#entry(head);
-    const stamp = load(this.#words, entry);
-    const there = stamp >>> LAP_SHIFT === ((head >>> this.#lapShift) & LAP_MASK) && (stamp & STATE_MASK) === PUBLISHED;
-    return there ? this.#words[entry + 2]! : 0;
   }
 
   /** Single-slot rings: takes up to `max` items into `pairs`, by one CAS. Returns how many. */
   tryTakeMany(pairs: Int32Array, max: number): number {
     const words = this.#words;
+    const cursors = this.#cursors;
     for (;;) {
-      const head = load(this.#cursors, this.#head);
+      const head = load(cursors, this.#head);
       let count = 0;
       while (count < max) {
         const position = (head + count) | 0;
         const entry = this.#entry(position);
-        const stamp = load(words, entry);
-        if (stamp >>> LAP_SHIFT !== ((position >>> this.#lapShift) & LAP_MASK)) break;
-        if ((stamp & STATE_MASK) !== PUBLISHED) break;
+        const stamp = count === 0 ? load(words, entry) : words[entry]!;
+        if (!this.#isPublished(stamp, position)) break;
+        // I4, I6: the first stamp of the next batch, guessed, is loaded before its data; what continues one needs no more.
+        if (count > 0 && (stamp & STATE_MASK) === PUBLISHED) load(words, entry);
         pairs[2 * count] = words[entry + 2]!;
         pairs[2 * count + 1] = words[entry + 3]!;
         count++;
       }
       if (count > 0) {
-        if (compareExchange(this.#cursors, this.#head, head, (head + count) | 0) === head) return count;
-      } else if (load(this.#cursors, this.#head) === head) {
+        if (compareExchange(cursors, this.#head, head, (head + count) | 0) === head) return count;
+      } else if (load(cursors, this.#head) === head) {
         return 0;
       }
     }
@@ -230,10 +248,7 @@ export class Ring {
   countAt(position: number): number {
     const entry = this.#entry(position);
     const stamp = load(this.#words, entry);
-    if (stamp >>> LAP_SHIFT !== ((position >>> this.#lapShift) & LAP_MASK)) return 0;
-    const state = stamp & STATE_MASK;
-    if (state === PUBLISHED) return this.#words[entry + 1]!;
-    return state === RESERVED ? -((stamp >>> OWNER_SHIFT) & OWNER_MASK) : 0;
+    return this.#isPublished(stamp, position) ? this.#words[entry + 1]! : 0 - this.#reserverIn(stamp, position);
   }
 
   /**
@@ -282,6 +297,17 @@ export class Ring {
 
   #stamp(position: number, state: number): number {
     return ((position >>> this.#lapShift) << LAP_SHIFT) | (this.#owner << OWNER_SHIFT) | state;
+  }
+
+  #isPublished(stamp: number, position: number): boolean {
+    return stamp >>> LAP_SHIFT === ((position >>> this.#lapShift) & LAP_MASK) && (stamp & PUBLISHED_BIT) !== 0;
+  }
+
+  /** The owner of an open reservation at `position`, 0 for none. */
+  #reserverIn(stamp: number, position: number): number {
+    if (stamp >>> LAP_SHIFT !== ((position >>> this.#lapShift) & LAP_MASK) || (stamp & STATE_MASK) !== RESERVED)
+      return 0;
+    return (stamp >>> OWNER_SHIFT) & OWNER_MASK;
   }
 
   #intentIndex(owner: number): number {

@@ -264,11 +264,12 @@ export class Machine {
     const program = this.programs[this.#thread]!;
     let logged = state[block + Field.LOGGED]!;
     if (this.#cursor < logged) return state[block + LOG + this.#cursor++]!;
-    if (kind !== Kind.LOAD || address !== this.#privateAt + this.#thread) {
+    if ((kind !== Kind.LOAD && kind !== Kind.READ) || address !== this.#privateAt + this.#thread) {
       if (!this.#mayStep) throw PAUSE;
       this.#mayStep = false;
     }
-    if (kind === Kind.LOAD && address === program.loopAt) logged = this.#round(program, address, logged);
+    if (address === program.loopAt && (kind === Kind.LOAD || kind === Kind.READ))
+      logged = this.#round(program, address, logged);
     if (logged === LOG_MAX) throw new Violation(`${program.name} makes no end of accesses`);
     const result = this.#perform(kind, address, value, expected);
     if (this.observer !== undefined) this.observer({ thread: this.#thread, kind, address, value, result });

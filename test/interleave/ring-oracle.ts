@@ -13,7 +13,8 @@ import { Kind, type Oracle, Status, Violation } from './program.js';
 
 const STATE_MASK = 3;
 const RESERVED = 1;
-const PUBLISHED = 2;
+/** Published: as the first of its reservation, or behind it. */
+const PUBLISHED_BIT = 2;
 
 /** What the oracle keeps for each position, counted from the first. */
 const Book = { RESERVATION: 0, VALUE: 1, STATE: 2, WORDS: 3 } as const;
@@ -99,7 +100,7 @@ export class RingOracle implements Oracle {
     const slot = this.head & (capacity - 1);
     const stamp = this.#machine.state[this.#stampsAt + (slot << this.#place.entryShift)]!;
     const lap = (this.head >>> (31 - Math.clz32(capacity))) & 0x3fffff;
-    return (stamp & STATE_MASK) !== PUBLISHED || stamp >>> 10 !== lap;
+    return (stamp & PUBLISHED_BIT) === 0 || stamp >>> 10 !== lap;
   }
 
   /** The follower read a reservation (O4). `values` are its slots', undefined when it found a hole. */
@@ -155,7 +156,7 @@ export class RingOracle implements Oracle {
   #stamped(thread: number, kind: number, address: number, stamp: number): void {
     const slot = (address - this.#stampsAt) >>> this.#place.entryShift;
     if (kind === Kind.EXCHANGE) this.#reserved(thread, slot, stamp);
-    else if ((stamp & STATE_MASK) === PUBLISHED) this.#published(thread, slot);
+    else if ((stamp & PUBLISHED_BIT) !== 0) this.#published(thread, slot);
   }
 
   #reserved(thread: number, slot: number, stamp: number): void {

@@ -17,6 +17,16 @@ const small: RingWorldOptions = { capacity: 2, producers: [[1, 1], [1]], consume
 const ready: RingWorldOptions = { capacity: 2, producers: [[1, 1, 1], [1]], consumers: [1, 2] };
 const batches: RingWorldOptions = { capacity: 4, producers: [[3, 2]], consumers: [3, 1] };
 
+const singles: RingWorldOptions = { capacity: 4, producers: [[1, 1, 1, 1, 1, 1]], consumers: [1, 1] };
+const mixed: RingWorldOptions = {
+  capacity: 4,
+  producers: [
+    [2, 1, 2],
+    [1, 3, 1],
+  ],
+  consumers: [1, 3, 1],
+};
+
 function violationOf(options: RingWorldOptions, kills: number): string | undefined {
   return explore(new RingWorld(options).machine, { kills, statesMax: 2_000_000 }).violation;
 }
@@ -53,12 +63,12 @@ describe('is found by exploring', () => {
       ...submit,
       edits: [
         {
-          from: 'if (load(this.#intents, this.#ownIntent) !== count) store(this.#intents, this.#ownIntent, count);',
+          from: 'if (this.#intents[this.#ownIntent] !== count) store(this.#intents, this.#ownIntent, count);',
           to: '',
         },
         {
-          from: '          compareExchange(this.#cursors, this.#tail, tail, (tail + count) | 0);\n',
-          to: '          store(this.#intents, this.#ownIntent, count);\n          compareExchange(this.#cursors, this.#tail, tail, (tail + count) | 0);\n',
+          from: '          compareExchange(cursors, this.#tail, tail, (tail + count) | 0);\n',
+          to: '          store(this.#intents, this.#ownIntent, count);\n          compareExchange(cursors, this.#tail, tail, (tail + count) | 0);\n',
         },
       ],
     };
@@ -79,7 +89,7 @@ describe('is found by exploring', () => {
   });
 
   it('an owner that leaves the tail to its helpers', () => {
-    const from = 'compareExchange(this.#cursors, this.#tail, tail, (tail + count) | 0);';
+    const from = 'compareExchange(cursors, this.#tail, tail, (tail + count) | 0);';
     expect(violationOf(edited(submit, from, ''), 0)).toBeDefined();
   });
 
@@ -125,9 +135,8 @@ describe('is found by exploring', () => {
     const publish = 'this.publish(this.position);';
     const push = edited(ready, `${write}\n    ${publish}`, `${publish}\n    ${write}`);
     expect(violationOf(push, 0)).toMatch(/^took/);
-    const items = 'words[entry + 2] = pairs[2 * i]!;\n      words[entry + 3] = pairs[2 * i + 1]!;';
-    const stamp = 'store(words, entry, this.#stamp((first + i) | 0, PUBLISHED));';
-    const many = edited(batches, `${items}\n      ${stamp}`, `${stamp}\n      ${items}`);
+    const items = 'words[entry + 2] = pairs[0]!;\n    words[entry + 3] = pairs[1]!;';
+    const many = edited(batches, `${items}\n    this.publish(first);`, `this.publish(first);\n    ${items}`);
     expect(violationOf(many, 0)).toMatch(/^took/);
   });
 
@@ -146,27 +155,23 @@ describe('is found by exploring', () => {
   });
 
   it('an item read after the head has moved past it', () => {
-    const from = `        this.itemA = words[entry + 2]!;
-        this.itemB = words[entry + 3]!;
-        if (compareExchange(this.#cursors, this.#head, head, (head + 1) | 0) === head) return true;`;
-    const to = `        if (compareExchange(this.#cursors, this.#head, head, (head + 1) | 0) === head) {
-          this.itemA = words[entry + 2]!;
-          this.itemB = words[entry + 3]!;
-          return true;
-        }`;
+    const read = 'this.itemA = words[entry + 2]!;\n        this.itemB = words[entry + 3]!;';
+    const exchange = 'if (compareExchange(cursors, this.#head, head, (head + 1) | 0) === head)';
+    const from = `${read}\n        ${exchange} return true;`;
+    const to = `${exchange} {\n ${read}\n return true; }`;
     expect(violationOf(edited(ready, from, to), 0)).toMatch(/^took/);
   });
 
   it('an item taken without an exchange', () => {
-    const from = 'if (compareExchange(this.#cursors, this.#head, head, (head + 1) | 0) === head) return true;';
-    const to = 'store(this.#cursors, this.#head, (head + 1) | 0); return true;';
+    const from = 'if (compareExchange(cursors, this.#head, head, (head + 1) | 0) === head) return true;';
+    const to = 'store(cursors, this.#head, (head + 1) | 0); return true;';
     expect(violationOf(edited({ ...ready, consumers: [1, 1] }, from, to), 0)).toBeDefined();
   });
 
   it('an empty ring that a late look at the head alone explains', () => {
-    const from = '} else if (load(this.#cursors, this.#head) === head) {\n        return false;';
-    expect(violationOf(edited(ready, from, '} else {\n        return false;'), 0)).toMatch(/refused without a reason/);
-    const many = '} else if (load(this.#cursors, this.#head) === head) {\n        return 0;';
+    const from = 'if (now === head) return false;';
+    expect(violationOf(edited(ready, from, 'return false;'), 0)).toMatch(/refused without a reason/);
+    const many = '} else if (load(cursors, this.#head) === head) {\n        return 0;';
     expect(violationOf(edited({ ...batches, consumers: [2, 2] }, many, '} else {\n        return 0;'), 0)).toMatch(
       /refused without a reason/,
     );
@@ -203,7 +208,23 @@ describe('is found by walking', () => {
   });
 
   it('a published stamp read plainly', () => {
-    const from = 'const stamp = load(this.#words, entry);';
-    expect(() => walks(edited(submit, from, 'const stamp = this.#words[entry]!;'))).toThrow(/^a race/);
+    const follow = 'const stamp = load(this.#words, entry);';
+    expect(() => walks(edited(submit, follow, 'const stamp = this.#words[entry]!;'))).toThrow(/^a race/);
+    const take = 'const stamp = load(words, entry);';
+    expect(() => walks(edited(singles, take, 'const stamp = words[entry]!;'))).toThrow(/out of order/);
+  });
+
+  it('a batch whose first stamp was only guessed', () => {
+    const from = 'if (count > 0 && (stamp & STATE_MASK) === PUBLISHED) load(words, entry);';
+    expect(() => walks(edited(mixed, from, ''))).toThrow(/out of order/);
+  });
+
+  it('an item in the middle of a batch taken from a guessed head', () => {
+    const from = 'if ((stamp & STATE_MASK) === PUBLISHED || load(cursors, this.#head) === head) {';
+    expect(() => walks(edited(mixed, from, 'if (true) {'))).toThrow(/out of order/);
+  });
+
+  it('and nothing is found where nothing is wrong', () => {
+    for (const options of [submit, ready, singles, mixed]) walks(options);
   });
 });

@@ -7,7 +7,7 @@ import ts from 'typescript';
 
 /** Replaces the one place where `from` stands. */
 export interface Edit {
-  readonly from: string;
+  readonly from: string | RegExp;
   readonly to: string;
 }
 

@@ -61,8 +61,8 @@ export class WakeWorld implements Oracle {
     const { machine } = this;
     this.#options = options;
     const modules = { './atomics.js': machine.atomics, './layout.js': layout };
-    // Turning 64 times before falling asleep shows nothing that turning twice does not.
-    const spins = { from: 'const SPINS = 64;', to: 'const SPINS = 2;' };
+    // Turning many times before falling asleep shows nothing that turning twice does not.
+    const spins = { from: /const SPINS = \d+;/, to: 'const SPINS = 2;' };
     this.#agent = loadSource<typeof AgentModule>('agent.ts', modules, [spins, ...edits]);
 
     const clients = sleepers === 'agent' ? 0 : sleepers;
