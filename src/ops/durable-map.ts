@@ -10,6 +10,7 @@
  * M4  Without `keeps` nobody comes back: nothing is kept, and nothing is written to the log.
  * M5  An input that was running each time the process died may be why: it is tried again behind all others.
  */
+import { totalmem } from 'node:os';
 import { type Broker, type EnqueueOptions, MillraceError, open, type Queue, type Worker } from '../index.js';
 import { canonical } from './output.js';
 import { duration, many, size } from './terminal.js';
@@ -46,8 +47,9 @@ const JOBS_AT_ONCE = 4096;
 const BYTES_AT_ONCE = 64 << 20;
 const RETENTION_MS = 365 * 24 * 3_600_000;
 const BACKOFF = { base: 100, max: 10_000 } as const;
-const JOBS_MAX = 16_000_000;
-const MEMORY_BYTES = 2 ** 31;
+/** What is set aside for these is untouched at first, but a system refuses a process more than it has. */
+const JOBS_MAX = Math.min(16_000_000, Math.floor(totalmem() / 512));
+const MEMORY_BYTES = Math.min(2 ** 31, Math.floor(totalmem() / 4));
 const TURN_EVERY = 64;
 /** Longer than any stop is waited for: a second signal ends that. */
 const STOP_MS = 2 ** 31 - 1;

@@ -3,6 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
@@ -141,7 +142,7 @@ it('leaves nothing behind', async () => {
 
 it.each([
   ['a directory that is not there', ['/nowhere/at/all'], 3],
-  ['a file', [new URL(import.meta.url).pathname], 2],
+  ['a file', [fileURLToPath(import.meta.url)], 2],
   ['two directories', ['a', 'b'], 2],
 ])('refuses %s', async (_, args, code) => {
   expect(await millrace(['fingerprint', ...args])).toMatchObject({ code, stdout: '' });
