@@ -96,6 +96,8 @@ export const OwnerWord = {
   SYSTEM_THREAD: 5,
   /** 1: the owner left by itself, so what it held goes back without a charge. */
   LEFT: 6,
+  /** The exit code of the owner's thread + 1, 0 = unknown. */
+  EXIT: 7,
   ASLEEP: LINE,
   WANTS: LINE + 1,
   REPLY_TAIL: 2 * LINE,

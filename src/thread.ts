@@ -11,20 +11,20 @@ import { threadId, Worker } from 'node:worker_threads';
 
 export { threadId };
 
-const exits = new Set<(thread: number) => void>();
+const exits = new Set<(thread: number, code: number) => void>();
 const observed = new Set<number>();
 
 process.on('worker', (worker: Worker) => {
   const thread = worker.threadId;
   observed.add(thread);
-  worker.once('exit', () => {
+  worker.once('exit', (code) => {
     observed.delete(thread);
-    for (const listener of exits) listener(thread);
+    for (const listener of exits) listener(thread, code);
   });
 });
 
-/** Calls `listener` with the id of every thread that exits, until the returned function is called. */
-export function onThreadExit(listener: (thread: number) => void): () => void {
+/** Calls `listener` with the id and code of every thread that exits, until the returned function is called. */
+export function onThreadExit(listener: (thread: number, code: number) => void): () => void {
   exits.add(listener);
   return () => exits.delete(listener);
 }

@@ -215,7 +215,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
    * Serves several queues: handlers bound to their definitions run on this thread; a module that exports an array of
    * them by default runs in worker threads.
    */
-  process(handlers: readonly BoundHandler<never, unknown>[] | URL | string, settings: ProcessOptions = {}): Worker {
+  process(handlers: readonly BoundHandler[] | URL | string, settings: ProcessOptions = {}): Worker {
     this.port.check('process queues');
     record('process queues', settings);
     if (typeof handlers === 'string' || handlers instanceof URL) return this.#fleet(handlers, undefined, settings);
@@ -228,7 +228,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
         { option },
       );
     }
-    const workers = (handlers as BoundHandler<never, unknown>[]).map(({ definition, handler }) =>
+    const workers = (handlers as readonly BoundHandler[]).map(({ definition, handler }) =>
       this.queue(definition).process(handler as never, settings),
     );
     return joined(workers);
@@ -571,8 +571,8 @@ function watchThreads(
   broker: Broker,
   threads: { writer: ServiceThread; scheduler: ServiceThread },
 ): () => void {
-  const stopListening = onThreadExit((thread) => {
-    markThreadDead(shared, thread);
+  const stopListening = onThreadExit((thread, code) => {
+    markThreadDead(shared, thread, code);
   });
   // Threads that nobody here started leave no event: look whether the system still has them.
   const looking = setInterval(() => {
@@ -623,7 +623,7 @@ export function attachBroker(handle: BrokerHandle): Broker {
   // The threads that this one starts: nobody else is told when they exit.
   broker.own(
     undefined,
-    onThreadExit((thread) => markThreadDead(shared, thread)),
+    onThreadExit((thread, code) => markThreadDead(shared, thread, code)),
   );
   return broker;
 }

@@ -811,8 +811,11 @@ export function markDead(shared: Shared, owner: number): void {
 }
 
 /** Marks the owners of a thread that has exited. */
-export function markThreadDead(shared: Shared, thread: number): void {
+export function markThreadDead(shared: Shared, thread: number, code: number): void {
   for (let owner: number = Owner.FIRST; owner < OWNERS; owner++) {
-    if (load(shared.owners, owner * OwnerWord.WORDS + OwnerWord.THREAD) === thread + 1) markDead(shared, owner);
+    const block = owner * OwnerWord.WORDS;
+    if (load(shared.owners, block + OwnerWord.THREAD) !== thread + 1) continue;
+    store(shared.owners, block + OwnerWord.EXIT, code + 1);
+    markDead(shared, owner);
   }
 }

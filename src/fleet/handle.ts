@@ -11,9 +11,10 @@ export interface QueueDefinition<Payload = unknown, Result = unknown> {
   readonly types?: { readonly payload: Payload; readonly result: Result };
 }
 
-export interface BoundHandler<Payload = never, Result = unknown> {
-  readonly definition: QueueDefinition<Payload, Result>;
-  readonly handler: Handler<Payload, Result>;
+/** What `handle` makes: payload and result types have been checked against each other and are forgotten. */
+export interface BoundHandler {
+  readonly definition: QueueDefinition<never, unknown>;
+  readonly handler: Handler<never, unknown>;
 }
 
 /** A queue's name, options and types, to be shared by the threads that use it. */
@@ -28,6 +29,6 @@ export function defineQueue<Payload = unknown, Result = unknown>(
 export function handle<Payload, Result>(
   definition: QueueDefinition<Payload, Result>,
   handler: Handler<Payload, Result>,
-): BoundHandler<Payload, Result> {
-  return { definition, handler };
+): BoundHandler {
+  return { definition: definition as unknown as BoundHandler['definition'], handler };
 }

@@ -511,6 +511,7 @@ export class Scheduler implements Agent, Listener {
     const block = owner * OwnerWord.WORDS;
     const claiming = load(shared.owners, block + OwnerWord.CLAIMING) - 1;
     const left = load(shared.owners, block + OwnerWord.LEFT) === 1;
+    const exit = load(shared.owners, block + OwnerWord.EXIT);
     for (let row = 1; row < jobs.table.high; row++) {
       if (jobs.table.state(row) !== State.OFFERED) continue;
       const word = load(shared.lease, row);
@@ -527,7 +528,8 @@ export class Scheduler implements Agent, Listener {
           if (!jobs.table.tryEndLease(row, LeaseState.LEASED)) break;
           Atomics.sub(shared.queues, jobs.queueOf(row).block + QueueWord.LEASED, 1);
           if (left) jobs.withdraw(row);
-          else this.#charge(row, 'crash', 'the thread that ran the job exited');
+          else
+            this.#charge(row, 'crash', `the thread that ran the job exited${exit > 0 ? ` with code ${exit - 1}` : ''}`);
           break;
         case LeaseState.SETTLED:
           // Settled, and the record never came: as if it had not been settled.
@@ -543,6 +545,7 @@ export class Scheduler implements Agent, Listener {
     for (let group = 0; group < this.#groups.length; group++) leaveGroup(shared, group, owner);
     store(shared.owners, block + OwnerWord.CLAIMING, 0);
     store(shared.owners, block + OwnerWord.LEFT, 0);
+    store(shared.owners, block + OwnerWord.EXIT, 0);
     store(shared.owners, block + OwnerWord.WANTS, 0);
     store(shared.owners, block + OwnerWord.STATE, OwnerState.FREE);
     store(shared.owners, block + OwnerWord.THREAD, 0);

@@ -1,0 +1,1 @@
+module.exports = (payload) => payload * 2;

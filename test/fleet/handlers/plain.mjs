@@ -1,0 +1,1 @@
+export default async (payload) => payload * 2;
