@@ -16,7 +16,15 @@ import { OwnerWord } from '../../native-free/layout.js';
 import type { Broker } from '../client/broker.js';
 import { MillraceError, shown } from '../errors.js';
 import { INTERVAL_MS_MAX, type ProcessOptions, type QueueOptions, span, whole } from '../options.js';
-import { FleetState, FleetWord, fileUrl, type RunnerFailure, type RunnerTask, SlotWord } from './runner.js';
+import {
+  FleetState,
+  FleetWord,
+  fileUrl,
+  RUNS_WATCHED,
+  type RunnerFailure,
+  type RunnerTask,
+  SlotWord,
+} from './runner.js';
 import type { Worker, WorkerStats } from './worker.js';
 
 const THREADS_MAX = 128;
@@ -98,9 +106,11 @@ export class Fleet implements Worker {
       if (load(this.#words, block + SlotWord.OWNER) !== owner) continue;
       setTimeout(() => {
         if (load(this.#words, block + SlotWord.OWNER) !== owner) return;
-        if (load(this.#words, block + SlotWord.ROW) !== row || load(this.#words, block + SlotWord.WORD) !== word)
+        for (let at = block + SlotWord.RUNS, end = at + 2 * RUNS_WATCHED; at < end; at += 2) {
+          if (load(this.#words, at) !== row || load(this.#words, at + 1) !== word) continue;
+          this.#aborts[slot]?.abort();
           return;
-        this.#aborts[slot]?.abort();
+        }
       }, this.#graceMs);
     }
   }
@@ -169,6 +179,7 @@ export class Fleet implements Worker {
       }
       store(this.#words, block + SlotWord.RUNNING, 0);
       store(this.#words, block + SlotWord.OWNER, 0);
+      for (let i = 0; i < RUNS_WATCHED; i++) store(this.#words, block + SlotWord.RUNS + 2 * i, 0);
       const { port1, port2 } = new MessageChannel();
       port1.once('message', loaded);
       port1.unref();

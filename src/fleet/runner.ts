@@ -8,6 +8,7 @@ import { pathToFileURL } from 'node:url';
 import type { MessagePort } from 'node:worker_threads';
 import { load, store } from '../../native-free/atomics.js';
 import { attachBroker, type BrokerHandle } from '../client/broker.js';
+import type { Lease } from '../client/lease.js';
 import type { Port } from '../client/port.js';
 import { type ErrorCode, MillraceError, shown } from '../errors.js';
 import type { QueueOptions } from '../options.js';
@@ -15,7 +16,9 @@ import type { BoundHandler } from './handle.js';
 import { type Handler, LocalWorker } from './worker.js';
 
 /** Words of the fleet's own shared memory: its state, then a block a thread. */
-export const FleetWord = { STATE: 0, FIRST: 16, BLOCK: 16 } as const;
+export const FleetWord = { STATE: 0, FIRST: 16, BLOCK: 64 } as const;
+/** Runs of one thread that can be found again by row and lease word: more at once are not watched. */
+export const RUNS_WATCHED = 28;
 export const FleetState = { RUNNING: 0, PAUSED: 1, STOPPING: 2 } as const;
 export const SlotWord = {
   OWNER: 0,
@@ -25,9 +28,8 @@ export const SlotWord = {
   /** Of the threads that stood in this slot before. */
   COMPLETED_BEFORE: 4,
   FAILED_BEFORE: 5,
-  /** Row and lease word of the run at hand, when there is one at a time. */
-  ROW: 6,
-  WORD: 7,
+  /** Row and lease word of each run at hand, two by two; row 0 = none. */
+  RUNS: 8,
 } as const;
 
 export interface RunnerTask {
@@ -99,18 +101,25 @@ async function serve(task: RunnerTask): Promise<void> {
       workers.push(new LocalWorker(core, handler as Handler<never, unknown>, options, true));
     }
   }
-  if (task.concurrency === 1 && workers.length === 1) {
-    workers[0]!.onRun = (lease) => {
-      store(words, block + SlotWord.WORD, lease?.word ?? 0);
-      store(words, block + SlotWord.ROW, lease?.row ?? 0);
-    };
-  }
+  for (const worker of workers) worker.onRun = (lease, runs) => list(words, block, lease, runs);
   task.loaded.postMessage('loaded');
   task.loaded.close();
 
   await obey(port, words, block, workers);
   await Promise.all(workers.map((worker) => worker.close({ timeout: 2 ** 31 - 1 })));
   await broker.close();
+}
+
+/** Enters a run into the thread's list, or takes it out, for the fleet to see who is still at it. */
+function list(words: Int32Array, block: number, lease: Lease, runs: boolean): void {
+  const from = block + SlotWord.RUNS;
+  for (let at = from; at < from + 2 * RUNS_WATCHED; at += 2) {
+    if (runs ? words[at] !== 0 : words[at] !== lease.row || words[at + 1] !== lease.word) continue;
+    // The word first: a row that is there has the word that belongs to it.
+    if (runs) store(words, at + 1, lease.word);
+    store(words, at, runs ? lease.row : 0);
+    return;
+  }
 }
 
 /** Follows the fleet's orders until it is told to stop. The fleet wakes this thread after changing its state. */

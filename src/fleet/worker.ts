@@ -136,8 +136,8 @@ function settleFailure(lease: Lease, error: unknown): void {
 export class LocalWorker implements Worker {
   /** Function handlers are there from the start. */
   readonly ready = Promise.resolve();
-  /** Called when a run starts and, with nothing, when it is over. */
-  onRun: ((lease: Lease | undefined) => void) | undefined;
+  /** Called when a run starts and when it is over. */
+  onRun: ((lease: Lease, runs: boolean) => void) | undefined;
   running = 0;
   completed = 0;
   failed = 0;
@@ -228,7 +228,7 @@ export class LocalWorker implements Worker {
     this.#core.port.retain(1);
     // The handler starts in a task of its own turn, not in the middle of whoever looked for work.
     await undefined;
-    this.onRun?.(lease);
+    this.onRun?.(lease, true);
     if (await runJob(lease, this.#handler, this.#timeoutMs, this.#bound !== undefined)) this.completed++;
     else this.failed++;
     // Sync handlers would go from job to job in microtasks: let timers, ports and sockets have their turn.
@@ -236,7 +236,7 @@ export class LocalWorker implements Worker {
     if (port.isTurnDue()) await port.turn();
     this.running--;
     this.#core.port.marks?.delete(lease);
-    this.onRun?.(undefined);
+    this.onRun?.(lease, false);
     this.#core.port.retain(-1);
     if (this.#closed) {
       if (this.running === 0) for (const idle of this.#idle.splice(0)) idle();

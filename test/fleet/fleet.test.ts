@@ -178,6 +178,24 @@ describe('a run in a thread', () => {
     expect(broker.stats()).toMatchObject({ dead: 1 });
   });
 
+  it('that goes on past its timeout is found among several queues and several runs at once', async () => {
+    const broker = await opened();
+    const worker = broker.process(module('several.mjs'), { threads: 1, timeout: 100, concurrency: 2 });
+    await soon('the handlers are loaded', worker.ready);
+    const [hang, quick] = [broker.queue<string>('hang', { attempts: 1 }), broker.queue<number, number>('quick')];
+    for (const how of ['asleep', 'busy']) {
+      const error = await soon(
+        `it fails ${how}`,
+        failureOf(() => hang.run(how)),
+      );
+      expect(error).toMatchObject({ code: 'ERR_MILLRACE_DEAD', reason: 'timeout' });
+      expect(await soon('the other queue is served', quick.run(1))).toBe(2);
+    }
+    // Neither of the two places of the queue is taken by a run that nobody waits for.
+    const errors = await Promise.all(['asleep', 'asleep', 'asleep'].map((how) => failureOf(() => hang.run(how))));
+    expect(errors.map(({ reason }) => reason)).toEqual(['timeout', 'timeout', 'timeout']);
+  });
+
   it('may have a timeout of its own', async () => {
     const { queue } = await scene({}, { attempts: 1 });
     const error = await soon(
