@@ -215,6 +215,15 @@ export class Ring {
     }
   }
 
+  /** Single-slot rings: the first word of the item at the head, 0 when there is none. It may be taken by now. */
+  peek(): number {
+    const head = load(this.#cursors, this.#head);
+    const entry = this.#entry(head);
+    const stamp = load(this.#words, entry);
+    const there = stamp >>> LAP_SHIFT === ((head >>> this.#lapShift) & LAP_MASK) && (stamp & PUBLISHED) !== 0;
+    return there ? this.#words[entry + 2]! : 0;
+  }
+
   /** Single-slot rings: takes up to `max` items into `pairs`, by one CAS. Returns how many. */
   tryTakeMany(pairs: Int32Array, max: number): number {
     const words = this.#words;
