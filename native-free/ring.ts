@@ -219,8 +219,8 @@ export class Ring {
   peek(): number {
     const head = load(this.#cursors, this.#head);
     const entry = this.#entry(head);
-    const stamp = load(this.#words, entry);
-    const there = stamp >>> LAP_SHIFT === ((head >>> this.#lapShift) & LAP_MASK) && (stamp & PUBLISHED) !== 0;
+    const top = load(this.#words, entry);
+    const there = top >>> LAP_SHIFT === ((head >>> this.#lapShift) & LAP_MASK) && (top & PUBLISHED) !== 0;
     return there ? this.#words[entry + 2]! : 0;
   }
 
