@@ -123,7 +123,15 @@ export const QueueWord = {
   SETTLING: 9,
   DONE: 10,
   OLDEST_READY: 12,
-  WORDS: LINE,
+  /** How often the settings behind it have been given; see src/schedule/queue-settings. */
+  VERSION: LINE,
+  LIMITS: LINE + 1,
+  VISIBILITY: LINE + 2,
+  PRIORITY: LINE + 3,
+  BASE: LINE + 4,
+  MAX: LINE + 6,
+  RETENTION: LINE + 8,
+  WORDS: 2 * LINE,
 } as const;
 export const QueueFlag = { DECLARED: 1, PAUSED: 2 } as const;
 export const NAME_BYTES_MAX = 255;

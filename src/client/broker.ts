@@ -189,11 +189,11 @@ export class Broker extends EventEmitter<BrokerEvents> {
     const known = this.#queues.get(name) as Queue<Payload, Result> | undefined;
     const core = this.core(name, given as QueueOptions<never> | undefined);
     if (known !== undefined) {
-      if (given !== undefined) known.configure(given as QueueOptions<never>, this.handle.settings.level);
+      if (given !== undefined) known.configure(given as QueueOptions<never>);
       return known;
     }
     const queue = new Queue<Payload, Result>(core, given?.schema, (of, handler, settings) =>
-      this.#start(of, handler, settings, given as QueueOptions<never>),
+      this.#start(of, handler, settings),
     );
     this.#queues.set(name, queue as never);
     return queue;
@@ -204,7 +204,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
     this.port.check(`use queue ${shown(name)}`);
     let core = this.#cores.get(name);
     if (core === undefined) {
-      core = new QueueCore(this.port, queueName(name), record('use a queue', options), this.handle.settings.level);
+      core = new QueueCore(this.port, queueName(name), options, this.handle.settings.level);
       this.#cores.set(name, core);
       if (options !== undefined) core.declare(true);
     }
@@ -351,22 +351,12 @@ export class Broker extends EventEmitter<BrokerEvents> {
     this.port.listen(bits);
   }
 
-  #start(
-    core: QueueCore,
-    handler: Handler<never, unknown> | URL | string,
-    settings: ProcessOptions,
-    options: QueueOptions<never> | undefined,
-  ): Worker {
-    if (typeof handler !== 'function')
-      return this.#fleet(handler, { name: core.name, options: options ?? {} }, settings);
+  #start(core: QueueCore, handler: Handler<never, unknown> | URL | string, settings: ProcessOptions): Worker {
+    if (typeof handler !== 'function') return this.#fleet(handler, core, settings);
     return this.#track(new LocalWorker(core, handler, settings));
   }
 
-  #fleet(
-    module: URL | string,
-    queue: { name: string; options: QueueOptions<never> } | undefined,
-    settings: ProcessOptions,
-  ): Worker {
+  #fleet(module: URL | string, queue: QueueCore | undefined, settings: ProcessOptions): Worker {
     return this.#track(new Fleet(this, module, queue, settings));
   }
 

@@ -99,6 +99,11 @@ const raw: Coding = {
   },
 };
 
+/** The option that a coding comes from: 'own' stands for one that only the thread that gave it has. */
+export function codecOf(coding: Coding): 'json' | 'bytes' | 'own' {
+  return coding === json ? 'json' : coding === raw ? 'bytes' : 'own';
+}
+
 /** How a queue's `codec` option codes. */
 export function codingOf(codec: 'json' | 'bytes' | Codec<never> | undefined): Coding {
   if (codec === undefined || codec === 'json') return json;

@@ -36,7 +36,8 @@ import {
 } from '../options.js';
 import { withState } from '../schedule/lease.js';
 import { Question, type QueueRecord } from '../schedule/questions.js';
-import { type Coding, codingOf } from './codec.js';
+import { sharedSettings, shareSettings } from '../schedule/queue-settings.js';
+import { type Coding, codecOf, codingOf } from './codec.js';
 import { Lease } from './lease.js';
 import type { Port } from './port.js';
 
@@ -55,19 +56,26 @@ export class QueueCore {
   readonly id: number;
   readonly name: string;
   readonly block: number;
-  settings: QueueSettings;
-  coding: Coding;
   readonly resultCoding: Coding = codingOf('json');
   readonly taken = new Int32Array(2 * READY_SLOTS);
+  readonly #level: number;
+  #settings: QueueSettings;
+  #coding: Coding;
+  /** Whether this thread gave options: else what others gave holds here too. */
+  #given: boolean;
+  #version = 0;
   #declared = '';
   #ring: Ring | undefined;
   #group = -1;
 
-  constructor(port: Port, name: string, options: QueueOptions<never>, level: number) {
+  constructor(port: Port, name: string, options: QueueOptions<never> | undefined, level: number) {
     this.port = port;
     this.name = name;
-    this.settings = queueSettings(name, options, level);
-    this.coding = codingOf(options.codec);
+    this.#level = level;
+    this.#given = options !== undefined;
+    const own = recordOf('use a queue', options);
+    this.#settings = queueSettings(name, own, level);
+    this.#coding = codingOf(own.codec);
     this.id = queueNamed(port.shared, name);
     if (this.id < 0) {
       throw new MillraceError('ERR_MILLRACE_FULL', `cannot use queue ${shown(name)}: there is room for no more queues`);
@@ -76,10 +84,31 @@ export class QueueCore {
   }
 
   /** All of the new options, or, when one of them is refused, none. */
-  configure(options: QueueOptions<never>, level: number): void {
-    const settings = queueSettings(this.name, recordOf('use a queue', options), level);
-    this.coding = codingOf(options.codec);
-    this.settings = settings;
+  configure(options: QueueOptions<never>): void {
+    const settings = queueSettings(this.name, recordOf('use a queue', options), this.#level);
+    this.#coding = codingOf(options.codec);
+    this.#settings = settings;
+    this.#given = true;
+  }
+
+  get settings(): QueueSettings {
+    if (!this.#given) this.#follow();
+    return this.#settings;
+  }
+
+  get coding(): Coding {
+    if (!this.#given) this.#follow();
+    return this.#coding;
+  }
+
+  #follow(): void {
+    const { shared } = this.port;
+    const version = load(shared.queues, this.block + QueueWord.VERSION);
+    if (version === this.#version) return;
+    this.#version = version;
+    const { codec, ...settings } = sharedSettings(shared, this.block);
+    this.#settings = { ...settings, backoff: undefined };
+    this.#coding = codingOf(codec === 'own' ? 'json' : codec);
   }
 
   /** Appends the queue's record when the log has none, or when it says something else and `force` (Q1). */
@@ -88,7 +117,9 @@ export class QueueCore {
     const known = (load(shared.queues, this.block + QueueWord.FLAGS) & QueueFlag.DECLARED) !== 0;
     if (this.#declared === '' && known && !force) this.#declared = 'elsewhere';
     if (this.#declared !== '' && !force) return;
-    const { attempts, crashes, base, max, jitter, visibilityMs, resultRetentionMs, level } = this.settings;
+    const { settings } = this;
+    const { attempts, crashes, base, max, jitter, visibilityMs, resultRetentionMs, level, priority } = settings;
+    if (force) shareSettings(shared, this.block, { ...settings, codec: codecOf(this.#coding) });
     const json = JSON.stringify({
       name: this.name,
       attempts,
@@ -99,6 +130,7 @@ export class QueueCore {
       visibility: visibilityMs,
       resultRetention: resultRetentionMs,
       level,
+      priority,
     } satisfies QueueRecord);
     if (json === this.#declared) return;
     this.#declared = json;

@@ -81,8 +81,8 @@ export class Queue<Payload = unknown, Result = unknown> {
   }
 
   /** The broker's way to apply options given again. */
-  configure(given: QueueOptions<never>, level: number): void {
-    this.#core.configure(given, level);
+  configure(given: QueueOptions<never>): void {
+    this.#core.configure(given);
     this.#core.declare(true);
     this.#schema = given.schema;
   }

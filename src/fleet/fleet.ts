@@ -14,8 +14,10 @@ import { wake } from '../../native-free/agent.js';
 import { load, store } from '../../native-free/atomics.js';
 import { OwnerWord } from '../../native-free/layout.js';
 import type { Broker } from '../client/broker.js';
+import { codecOf } from '../client/codec.js';
+import type { QueueCore } from '../client/queue-core.js';
 import { MillraceError, shown } from '../errors.js';
-import { INTERVAL_MS_MAX, type ProcessOptions, type QueueOptions, span, whole } from '../options.js';
+import { INTERVAL_MS_MAX, type ProcessOptions, span, whole } from '../options.js';
 import {
   FleetState,
   FleetWord,
@@ -42,12 +44,7 @@ export class Fleet implements Worker {
   readonly #aborts: (AbortController | undefined)[] = [];
   #closed = false;
 
-  constructor(
-    broker: Broker,
-    module: URL | string,
-    queue: { name: string; options: QueueOptions<never> } | undefined,
-    options: ProcessOptions,
-  ) {
+  constructor(broker: Broker, module: URL | string, queue: QueueCore | undefined, options: ProcessOptions) {
     const attempted = `process ${shown(queue?.name ?? 'queues')}`;
     this.#broker = broker;
     this.#threads = whole(attempted, 'threads', options.threads, 1, THREADS_MAX, availableParallelism());
@@ -61,7 +58,7 @@ export class Fleet implements Worker {
         module: url,
       });
     }
-    if (typeof queue?.options.codec === 'object') {
+    if (queue !== undefined && codecOf(queue.coding) === 'own') {
       throw new MillraceError(
         'ERR_MILLRACE_OPTION_INVALID',
         `cannot ${attempted}: a codec cannot be sent to another thread; let the module export [handle(definition, handler)]`,
@@ -85,7 +82,8 @@ export class Fleet implements Worker {
       handle: broker.handle,
       fleet: shared,
       module: url,
-      queue: queue === undefined ? undefined : { name: queue.name, options: sendable(queue.options) },
+      // Without options: what the queue is set to holds in every thread.
+      queue: queue?.name,
       concurrency,
       timeout,
     };
@@ -203,10 +201,4 @@ export class Fleet implements Worker {
       if (againMs > 0) await new Promise((resolve) => setTimeout(resolve, againMs));
     }
   }
-}
-
-/** A queue's options without what cannot be sent to another thread: a backoff function becomes the default there. */
-function sendable(options: QueueOptions<never>): QueueOptions<never> {
-  const { schema: _, backoff, ...rest } = options;
-  return typeof backoff === 'function' ? rest : { ...rest, backoff };
 }

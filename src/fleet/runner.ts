@@ -39,7 +39,7 @@ export interface RunnerTask {
   /** A file URL. */
   readonly module: string;
   /** The queue of a module that exports one handler. */
-  readonly queue: { readonly name: string; readonly options: QueueOptions<never> } | undefined;
+  readonly queue: string | undefined;
   readonly concurrency: number;
   readonly timeout: number | undefined;
   /** Gets one message when the handlers are loaded. */
@@ -93,7 +93,7 @@ async function serve(task: RunnerTask): Promise<void> {
   const options = { concurrency: task.concurrency, timeout: task.timeout };
   const workers: LocalWorker[] = [];
   if (typeof handlers === 'function') {
-    const core = broker.core(task.queue!.name, task.queue!.options);
+    const core = broker.core(task.queue!, undefined);
     workers.push(new LocalWorker(core, handlers, options, true));
   } else {
     for (const { definition, handler } of handlers) {

@@ -34,6 +34,7 @@ import { JobTable } from './job-table.js';
 import { withState } from './lease.js';
 import type { Outcomes } from './outcomes.js';
 import { EVENTS, type EventName, Outcome, type QueueRecord, type StoredError } from './questions.js';
+import { shareSettings } from './queue-settings.js';
 import { ReadyOrder } from './ready-order.js';
 import { Event, State } from './transitions.js';
 
@@ -577,6 +578,12 @@ export class Jobs {
     const state = this.queues[id]!;
     state.position = position;
     this.shared.queues[state.block + QueueWord.FLAGS]! |= QueueFlag.DECLARED;
+    // In a run the settings are shared by whoever gives them, before the record is written.
+    if (this.replaying) {
+      const { visibility, resultRetention, priority = 0 } = config;
+      const shared = { ...config, priority, visibilityMs: visibility, resultRetentionMs: resultRetention };
+      shareSettings(this.shared, state.block, { ...shared, codec: 'json' });
+    }
     if (this.replaying && config.done !== undefined) state.tally.claim(config.done, config.head ?? 1);
   }
 

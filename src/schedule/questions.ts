@@ -61,6 +61,7 @@ export interface QueueRecord {
   readonly visibility: number;
   readonly resultRetention: number;
   readonly level: number;
+  readonly priority?: number;
   /** Written by a compaction: jobs done whose last image lies below the segment `head`. */
   readonly done?: number;
   readonly head?: number;
