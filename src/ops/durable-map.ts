@@ -69,6 +69,8 @@ export class DurableMap {
   readonly #asking = new Set<Promise<unknown>>();
   /** Keys of jobs that were running too often when a process ended. */
   readonly #last = new Set<string>();
+  /** Inputs whose jobs those were, held back until all others have ended (M5). */
+  readonly #held: Input[] = [];
   #jobs = 0;
   #bytes = 0;
   #pushed = 0;
@@ -128,6 +130,11 @@ export class DurableMap {
 
   /** Takes an input; resolves when there is room for the next. Rejects when the run cannot go on. */
   async push(input: Input): Promise<void> {
+    if (this.#last.delete(String(input.number))) this.#held.push(input);
+    else await this.#add(input);
+  }
+
+  async #add(input: Input): Promise<void> {
     this.#checkRoom();
     // Inputs that are at hand already would fill all the room before the first result has its turn.
     if (++this.#pushed % TURN_EVERY === 0) await new Promise((resolve) => setImmediate(resolve));
@@ -149,8 +156,14 @@ export class DurableMap {
 
   /** Resolves when every job has ended, or the map was stopped. */
   async idle(): Promise<void> {
-    while (this.#jobs > 0) if (await this.#stirred()) return;
+    await this.#settled();
+    for (const input of this.#held.splice(0)) await this.#add(input);
+    await this.#settled();
     if (this.#error !== undefined) throw this.#error;
+  }
+
+  async #settled(): Promise<void> {
+    while (this.#jobs > 0) if (await this.#stirred()) return;
   }
 
   /** Takes no more, lets running jobs end, and hands on what they gave. */
@@ -204,8 +217,7 @@ export class DurableMap {
   }
 
   #kept(input: Input): EnqueueOptions {
-    const key = String(input.number);
-    return { key, keyRetention: RETENTION_MS, priority: this.#last.has(key) ? 1 : 0 };
+    return { key: String(input.number), keyRetention: RETENTION_MS };
   }
 
   /** The job that holds the input's number must have been made of the same input (M1). */
