@@ -153,10 +153,12 @@ describe('a disk', () => {
       await queue.get(0);
 
       Atomics.store(words, word, 1);
-      const unknown = await Promise.all([
-        failureOf(() => queue.enqueue(4)),
-        failureOf(() => queue.enqueueMany([5, 6])),
-      ]);
+      // Both are on their way before either can fail.
+      Atomics.store(words, Disk.HELD, 1);
+      const asked = [failureOf(() => queue.enqueue(4)), failureOf(() => queue.enqueueMany([5, 6]))];
+      Atomics.store(words, Disk.HELD, 0);
+      Atomics.notify(words, Disk.HELD);
+      const unknown = await Promise.all(asked);
       const [writes, syncs] = [words[Disk.WRITES], words[Disk.SYNCS]];
       for (const error of unknown) {
         expect(error.code).toBe('ERR_MILLRACE_OUTCOME_UNKNOWN');

@@ -13,6 +13,8 @@ export const Disk = {
   FULL: 2,
   WRITES: 3,
   SYNCS: 4,
+  /** 1: writes wait until it is 0 again and notified. */
+  HELD: 5,
   WORDS: 8,
 } as const;
 
@@ -44,6 +46,7 @@ class FailingFile implements StorageFile {
   }
 
   write(buffers: readonly Uint8Array[], position: number): number {
+    Atomics.wait(this.#words, Disk.HELD, 1);
     Atomics.add(this.#words, Disk.WRITES, 1);
     if (tookOne(this.#words, Disk.WRITE_FAILS)) throw failure('EIO');
     if (Atomics.load(this.#words, Disk.FULL) === 0) return this.#file.write(buffers, position);
