@@ -84,11 +84,13 @@ const cases: Case[] = [
         }
         await broker.close();
         const raw = rawCommits(dir, 2000, 192).sort();
+        const aside = rawCommits(dir, 2000, 192, 1 << 20).sort();
         us.sort();
         return {
           'p50 us': percentile(us, 0.5),
           'p99 us': percentile(us, 0.99),
           'raw p50 us': percentile(raw, 0.5),
+          'raw p50 us, length set aside': percentile(aside, 0.5),
           'above raw us': percentile(us, 0.5) - percentile(raw, 0.5),
         };
       }),

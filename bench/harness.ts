@@ -3,7 +3,7 @@
  * A bench file is run as `node dist/bench/NAME.js`. It starts itself again, once a sample, with a case's name.
  */
 import { execFileSync } from 'node:child_process';
-import { closeSync, fdatasyncSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs';
+import { closeSync, fdatasyncSync, ftruncateSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs';
 import { cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -38,8 +38,10 @@ export async function withDirectory<T>(use: (dir: string) => Promise<T> | T): Pr
 }
 
 /** Microseconds of `count` appends of `bytes`, each a write and a flush on this thread: the floor. */
-export function rawCommits(dir: string, count: number, bytes: number): Float64Array {
+export function rawCommits(dir: string, count: number, bytes: number, asideBytes = 0): Float64Array {
   const fd = openSync(join(dir, 'raw'), 'w');
+  ftruncateSync(fd, asideBytes);
+  fdatasyncSync(fd);
   const buffer = Buffer.alloc(bytes, 7);
   const us = new Float64Array(count);
   for (let i = 0; i < count; i++) {

@@ -3,6 +3,7 @@
  * for. One per thread and broker, used by queues, leases and workers of that thread.
  *
  * C1  At most one `Atomics.waitAsync` is outstanding; it wakes for everything. Nothing here ever blocks.
+ *     While a few enqueues wait for their flush, the thread looks by itself and is not to be woken (`poller.ts`).
  * C2  What is waited for is stated in WANTS before the act that may end the wait (A1 in agent.ts).
  * C3  While something is pending that the program awaits, a ref'd timer keeps the process open; interest alone
  *     (signals of leases, listeners) does not.
@@ -10,7 +11,7 @@
  *     those that found none before it.
  * C5  Promises that are settled together are usually followed by enqueues together: the log writer is woken once for
  *     them, behind the last, so that they share a flush. It is woken at once for any other.
- * C5  When the event loop runs empty with records on their way, the process waits for them: an ack is not awaited.
+ * C6  When the event loop runs empty with records on their way, the process waits for them: an ack is not awaited.
  */
 import process from 'node:process';
 import { leaveGroup, wake, wakeAfterDeath } from '../../native-free/agent.js';
@@ -41,6 +42,7 @@ import type { ClaimMarks } from '../log/marks.js';
 import { POISON_CODES } from '../log/writer.js';
 import { Outcome, Reply } from '../schedule/questions.js';
 import { systemThread, threadId } from '../thread.js';
+import { Poller } from './poller.js';
 
 /** The answer to a question: its status, and its bytes where there are any (private memory). */
 export interface Answer {
@@ -74,6 +76,8 @@ export interface ReadyWaiter {
 
 /** The log writer is woken at the latest for so many enqueues. */
 const BURST = 256;
+/** With more enqueues than this on their way, a wake-up is shared by so many that it costs nothing. */
+const POLLED_MAX = 64;
 
 export interface PortLimits {
   readonly jobsMax: number;
@@ -232,8 +236,7 @@ export class Port {
     this.#positions[at] = position;
     this.#settlers[at] = settle;
     this.#values[at] = value;
-    if (!this.#waiting) this.#arm();
-    else if (this.#count === 1) or(this.shared.owners, this.#block + OwnerWord.WANTS, Wants.DURABLE);
+    if (!this.#waiting || this.#count === 1) this.#arm();
   }
 
   /**
@@ -437,7 +440,7 @@ export class Port {
     return this.#closed || load(this.shared.control, Word.STATE) === BrokerState.CLOSED;
   }
 
-  /** The event loop is about to end by itself: what was submitted, an ack that nobody awaits, is not left behind (C5). */
+  /** The event loop is about to end by itself: what was submitted, an ack that nobody awaits, is not left behind (C6). */
   lastCall(): void {
     const { control } = this.shared;
     if (this.closing || load(control, Word.STATE) !== BrokerState.SERVING || load(control, Word.POISON) !== 0) return;
@@ -489,6 +492,12 @@ export class Port {
   };
   #armQueued = false;
 
+  readonly #poller = new Poller(() => {
+    if (this.#closed) return;
+    if (this.#hasWork()) this.attend();
+    else this.#arm();
+  });
+
   /** Arms after the current task, so that a burst of calls looks for work once. */
   #armSoon(): void {
     this.#hold();
@@ -503,10 +512,8 @@ export class Port {
     const { owners } = this.shared;
     const wants = this.#wants();
     if (wants === 0) return;
-    if (this.#waiting) {
-      // Still asleep for an earlier reason: state the new one, then look for it (C2).
-      or(owners, this.#block + OwnerWord.WANTS, wants);
-      if (this.#hasWork()) this.#armSoon();
+    if (this.#count > 0 && this.#count <= POLLED_MAX && this.#poller.again(this.#positions[this.#first]!)) {
+      store(owners, this.#block + OwnerWord.ASLEEP, 0);
       return;
     }
     store(owners, this.#block + OwnerWord.WANTS, wants | this.#events);
@@ -516,6 +523,8 @@ export class Port {
       this.#armSoon();
       return;
     }
+    // One that is still outstanding, from an earlier reason or before a poll, serves as well.
+    if (this.#waiting) return;
     const waited = Atomics.waitAsync(owners, this.#block + OwnerWord.ASLEEP, 1);
     this.#waiting = true;
     if (waited.async) waited.value.then(this.#attendNow);

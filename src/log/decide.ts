@@ -62,7 +62,7 @@ const NO = [false] as const;
 export const BATCH_TABLE = [
   { label: 'a batch as due', found: ['good'], body: ['intact'], newest: ANY, durable: ANY, action: 'apply' },
   { label: 'end of a full segment', found: ['end'], body: BODIES, newest: NO, durable: ANY, action: 'next segment' },
-  { label: 'end of the log', found: ['end'], body: BODIES, newest: YES, durable: NO, action: 'end' },
+  { label: 'end of the log', found: ['end', 'zeros'], body: BODIES, newest: YES, durable: NO, action: 'end' },
   {
     label: 'the log ends below a position that was durable',
     found: ['end'],
@@ -119,7 +119,7 @@ export const BATCH_TABLE = [
     durable: YES,
     action: 'refuse',
   },
-  { label: 'a torn tail', found: ['zeros', 'bad'], body: BODIES, newest: YES, durable: NO, action: 'cut' },
+  { label: 'a torn tail', found: ['bad'], body: BODIES, newest: YES, durable: NO, action: 'cut' },
   {
     label: 'damaged records in a segment that has a successor',
     found: ['good', 'elsewhere'],

@@ -9,6 +9,8 @@
  * K4  The old segment, then the new one's header, then its name are durable before a batch goes into the new one. A
  *     segment that could not be made is gone for good before the old one grows: recovery reads "has a successor" as
  *     "was complete".
+ * K5  The newest file is longer than its batches: zeros, set aside so that a flush has no new length to write as well.
+ *     They are cut off before there is a successor, and by a close.
  */
 import { memoryOver } from '../../native-free/record.js';
 import { BATCH_HEADER_BYTES, type BatchHeader, emptyBatchHeader, writeBatchHeader } from './batch.js';
@@ -18,6 +20,8 @@ import { errnoOf, type Storage, type StorageFile } from './storage.js';
 import { WATERMARK_NAME, WatermarkFile } from './watermark.js';
 
 export const SEGMENT_BYTES = 64 << 20;
+/** How far a file's length runs ahead of its batches (K5). */
+export const ASIDE_BYTES = 1 << 20;
 /** The watermark file is refreshed this long after it became stale. */
 export const WATERMARK_DELAY_MS = 1000;
 
@@ -27,6 +31,8 @@ export interface FileSinkOptions {
   readonly recovery: Recovery;
   readonly epoch: number;
   readonly segmentBytes: number;
+  /** 0: none. */
+  readonly asideBytes: number;
   /** Monotonic milliseconds. */
   readonly now: () => number;
 }
@@ -61,6 +67,11 @@ export class FileSink {
   segment: number;
   segmentBase: number;
   #file: StorageFile | undefined;
+  /** The file's length, and how far it is to run ahead (K5). */
+  #length = 0;
+  #asideBytes: number;
+  /** It was cut since the last flush: a shorter length is to be durable too. */
+  #isCut = false;
   #watermark: WatermarkFile | undefined;
   #watermarkPosition = -1;
   #batchSynced: number;
@@ -73,6 +84,7 @@ export class FileSink {
     this.#dir = options.dir;
     this.#salt = recovery.salt;
     this.#segmentBytes = options.segmentBytes;
+    this.#asideBytes = options.asideBytes;
     this.#now = options.now;
     this.#header.version = FORMAT_VERSION;
     this.#header.epoch = options.epoch;
@@ -88,8 +100,10 @@ export class FileSink {
 
   /** Opens the files. False: no room for a first segment. */
   tryOpen(): boolean {
-    if (this.segment > 0) this.#file = this.#storage.open(this.#pathOf(this.segment), 'update');
-    else if (!this.#tryStartSegment()) return false;
+    if (this.segment > 0) {
+      this.#file = this.#storage.open(this.#pathOf(this.segment), 'update');
+      this.#length = this.#file.size();
+    } else if (!this.#tryStartSegment()) return false;
     this.#watermark = new WatermarkFile(this.#storage, `${this.#dir}/${WATERMARK_NAME}`, this.#salt);
     this.#storage.syncDirectory(this.#dir);
     return true;
@@ -116,8 +130,10 @@ export class FileSink {
     header.idHigh = idHigh;
     writeBatchHeader(this.#headerMemory, 0, header, this.#salt);
     const file = this.#file!;
+    const end = this.#offset() + bytes;
+    if (end > this.#length) this.#setAside(file, end);
     if (!tryWrite(file, this.#buffers, this.#offset(), bytes)) {
-      file.truncate(this.#offset());
+      this.#cut(file);
       return false;
     }
     this.batchNumber = header.number;
@@ -133,8 +149,12 @@ export class FileSink {
   }
 
   flush(): void {
-    if (this.syncedUpTo === this.position) return;
+    if (this.syncedUpTo !== this.position) this.#sync();
+  }
+
+  #sync(): void {
     this.#file!.sync();
+    this.#isCut = false;
     this.syncedUpTo = this.position;
     this.#batchSynced = this.batchNumber;
     this.flushes++;
@@ -148,7 +168,7 @@ export class FileSink {
 
   /** Flushes everything, the watermark too. */
   close(): void {
-    this.flush();
+    this.#seal();
     this.#writeWatermark();
     this.#watermark?.sync();
     this.abandon();
@@ -169,6 +189,35 @@ export class FileSink {
     this.#watermarkPosition = this.syncedUpTo;
   }
 
+  /** The next write ends at `end`: lengthens the file for it and for those after it (K5). */
+  #setAside(file: StorageFile, end: number): void {
+    this.#length = end;
+    if (this.#asideBytes === 0) return;
+    const length = Math.min(end + this.#asideBytes, Math.max(end, this.#segmentBytes));
+    try {
+      file.truncate(length);
+      this.#length = length;
+    } catch (error) {
+      if (!TOO_LONG.has(errnoOf(error))) throw error;
+      this.#asideBytes = 0;
+    }
+  }
+
+  /** Makes the file end where the last batch does. */
+  #cut(file: StorageFile): void {
+    file.truncate(this.#offset());
+    this.#length = this.#offset();
+    this.#isCut = true;
+  }
+
+  /** Leaves a file that ends where its last batch does, durably. */
+  #seal(): void {
+    if (this.#file === undefined) return;
+    if (this.#length > this.#offset()) this.#cut(this.#file);
+    if (this.#isCut) this.#sync();
+    else this.flush();
+  }
+
   #offset(): number {
     return this.position - this.segmentBase + SEGMENT_HEADER_BYTES;
   }
@@ -183,7 +232,7 @@ export class FileSink {
 
   /** K4. False: no room, and the old segment is still the newest. */
   #tryStartSegment(): boolean {
-    if (this.#file !== undefined) this.flush();
+    this.#seal();
     const segment = this.segment + 1;
     const path = this.#pathOf(segment);
     const memory = memoryOver(new ArrayBuffer(SEGMENT_HEADER_BYTES));
@@ -213,11 +262,15 @@ export class FileSink {
     }
     this.#file?.close();
     this.#file = file;
+    this.#length = SEGMENT_HEADER_BYTES;
     this.segment = segment;
     this.segmentBase = this.position;
     return true;
   }
 }
+
+/** What says that a file cannot be that long, and nothing about the bytes in it. */
+const TOO_LONG = new Set(['ENOSPC', 'EFBIG', 'EDQUOT', 'EINVAL', 'EPERM', 'EOPNOTSUPP']);
 
 function tryCreate(storage: Storage, path: string): StorageFile | undefined {
   try {

@@ -36,7 +36,7 @@ import { MillraceError } from '../errors.js';
 import { BATCH_HEADER_BYTES } from './batch.js';
 import { Gather } from './gather.js';
 import { asIoError, type Recovery } from './recovery.js';
-import { FileSink, SEGMENT_BYTES, type Sealed } from './sink.js';
+import { ASIDE_BYTES, FileSink, SEGMENT_BYTES, type Sealed } from './sink.js';
 import { errnoOf, type Storage } from './storage.js';
 
 /** What Word.POISON is an index of: the errno name of the first failure. 0 = healthy. */
@@ -82,6 +82,8 @@ export interface LogWriterOptions {
   /** This run's: above the one recovered. */
   readonly epoch: number;
   readonly segmentBytes?: number;
+  /** How far a segment's length runs ahead of what is in it. */
+  readonly asideBytes?: number;
   readonly batchRecordsMax?: number;
   readonly batchBytesMax?: number;
   readonly lingerMs?: number;
@@ -126,6 +128,7 @@ export class LogWriter implements Agent {
       recovery,
       epoch,
       segmentBytes: options.segmentBytes ?? SEGMENT_BYTES,
+      asideBytes: options.asideBytes ?? ASIDE_BYTES,
       now,
     });
     this.#ring = new Ring(shared.submitPlace, Owner.WRITER);
@@ -227,8 +230,9 @@ export class LogWriter implements Agent {
     store(control, Word.COMMITTED_HIGH, Math.floor(this.#cursor / 2 ** 31));
     store(control, Word.COMMITTED, gather.next);
     gather.clear();
-    wake(control, Word.SCHEDULER_ASLEEP);
+    // Who waits for the flush first: each wake-up is a system call, and the scheduler's work comes after anyway.
     wakeOwners(this.#shared, Wants.DURABLE);
+    wake(control, Word.SCHEDULER_ASLEEP);
     this.#settleDeaths();
     this.#sink.tend();
   }

@@ -32,12 +32,13 @@ function live(
   random: () => number,
   name: string,
   stopAt: number,
+  asideBytes: number,
 ): { reservations: Reservation[]; run?: Run } {
   const reservations: Reservation[] = [];
   disk.stopAt(stopAt);
   let run: Run;
   try {
-    run = new Run(disk, { segmentBytes: 1500, ringSlots: 256, batchBytesMax: 1024 });
+    run = new Run(disk, { segmentBytes: 1500, ringSlots: 256, batchBytesMax: 1024, asideBytes });
   } catch {
     return { reservations };
   }
@@ -105,21 +106,26 @@ function check(
   expect(survived.length).toBe(at);
 }
 
-it.each(CRASHES)('keeps what was acked when the power is cut at any operation of a run: %s', (how, crash) => {
-  for (let n = 1; n < 400; n++) {
-    const random = randomFrom(7);
-    const disk = new MemoryStorage();
-    const { reservations, run } = live(disk, random, 'a', n);
-    const finished = run !== undefined && run.shared.control[Word.POISON] === 0;
-    const after = crash(disk, randomFrom(n));
-    check([], reservations, run?.committed, textsIn(after), how === 'the process died');
-    if (finished) {
-      expect(n).toBeGreaterThan(40);
-      return;
+const CASES = [0, 500].flatMap((aside) => CRASHES.map(([how, crash]) => [how, aside, crash] as const));
+
+it.each(CASES)(
+  'keeps what was acked when the power is cut at any operation of a run: %s, %i bytes set aside',
+  (how, aside, crash) => {
+    for (let n = 1; n < 400; n++) {
+      const random = randomFrom(7);
+      const disk = new MemoryStorage();
+      const { reservations, run } = live(disk, random, 'a', n, aside);
+      const finished = run !== undefined && run.shared.control[Word.POISON] === 0;
+      const after = crash(disk, randomFrom(n));
+      check([], reservations, run?.committed, textsIn(after), how === 'the process died');
+      if (finished) {
+        expect(n).toBeGreaterThan(40);
+        return;
+      }
     }
-  }
-  expect.fail('the run never got to its end');
-});
+    expect.fail('the run never got to its end');
+  },
+);
 
 it.each(Array.from({ length: 60 }, (_, seed) => seed + 1))(
   'keeps what was acked through eight lives, seed %i',
@@ -128,7 +134,13 @@ it.each(Array.from({ length: 60 }, (_, seed) => seed + 1))(
     let disk: Disk = new MemoryStorage();
     let survived: string[] = [];
     for (let life = 0; life < 8; life++) {
-      const { reservations, run } = live(disk, random, `life ${life}`, 1 + Math.floor(random() * 90));
+      const { reservations, run } = live(
+        disk,
+        random,
+        `life ${life}`,
+        1 + Math.floor(random() * 90),
+        seed % 2 === 0 ? 0 : 500,
+      );
       const [how, crash] = CRASHES[Math.floor(random() * CRASHES.length)];
       disk = crash(disk, random);
       // Asked of a copy, so that the next life recovers by itself, and may be stopped in that.

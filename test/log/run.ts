@@ -91,6 +91,8 @@ export class Run {
       epoch: this.recovery.epoch + 1,
       now: () => this.nowMs,
       wallMs: 1_700_000_000_000,
+      // Most tests say what a file holds to the byte.
+      asideBytes: 0,
       ...options,
     });
     if (options.start !== false) this.writer.start();

@@ -422,6 +422,78 @@ describe('segments', () => {
   });
 });
 
+describe('room set aside', () => {
+  const lengthOf = (disk: MemoryStorage, segment = 1): number => disk.bytes(`${DIR}/${segmentName(segment)}`).length;
+  const commit = (run: Run, text: string): void => {
+    run.enqueue(text);
+    run.settle();
+  };
+
+  it('lengthens the file once for many batches, and ends with a close', () => {
+    const disk = new MemoryStorage();
+    const run = new Run(disk, { asideBytes: 2000 });
+    const lengths = new Set<number>();
+    for (let i = 0; i < 12; i++) {
+      commit(run, `${i}`);
+      lengths.add(lengthOf(disk));
+    }
+    expect(lengths.size).toBe(1);
+    expect(disk.operations.filter(({ kind }) => kind === 'truncate')).toHaveLength(1);
+    const texts = Array.from({ length: 12 }, (_, i) => `${i}`);
+    expect(textsIn(disk.crash())).toEqual(texts);
+    expect(recover(disk.clone(), DIR, () => {}).cut).toBeUndefined();
+    run.close();
+    expect(lengthOf(disk)).toBe(64 + run.shared.cells[Cell.POSITION]!);
+    expect(disk.durableBytes(`${DIR}/${segmentName(1)}`)).toHaveLength(lengthOf(disk));
+    expect(textsIn(disk.crash())).toEqual(texts);
+  });
+
+  it('is used by the next run', () => {
+    const disk = new MemoryStorage();
+    commit(new Run(disk, { asideBytes: 2000 }), 'a');
+    const next = disk.restarted();
+    const run = new Run(next, { asideBytes: 2000 });
+    const before = next.operations.length;
+    commit(run, 'b');
+    expect(since(next, before)).toEqual(['write log', 'sync log']);
+    expect(textsIn(next.crash())).toEqual(['a', 'b']);
+  });
+
+  it('is gone for good before there is another segment, and never reaches beyond the size of one', () => {
+    const disk = new MemoryStorage();
+    const run = new Run(disk, { segmentBytes: 600, asideBytes: 2000 });
+    commit(run, 'a');
+    expect(lengthOf(disk)).toBe(600);
+    const before = disk.operations.length;
+    commit(run, 'b'.repeat(500));
+    expect(since(disk, before).slice(0, 3)).toEqual(['truncate log', 'sync log', `create ${segmentName(2)}`]);
+    expect(lengthOf(disk)).toBeLessThan(600);
+    expect(textsIn(disk.crash())).toEqual(['a', 'b'.repeat(500)]);
+  });
+
+  it.each(['EFBIG', 'ENOSPC', 'EDQUOT'])('is done without where it is refused (%s)', (code) => {
+    const disk = new MemoryStorage();
+    disk.fault = ({ kind, bytes }) => {
+      if (kind === 'truncate' && bytes! > 1000) throw errno(code);
+    };
+    const run = new Run(disk, { asideBytes: 2000 });
+    for (const text of ['a', 'b']) commit(run, text);
+    expect(run.writer.error).toBeUndefined();
+    expect(disk.operations.filter(({ kind }) => kind === 'truncate')).toHaveLength(1);
+    expect(textsIn(disk.crash())).toEqual(['a', 'b']);
+  });
+
+  it('that fails in any other way is poison', () => {
+    const disk = new MemoryStorage();
+    const run = new Run(disk, { asideBytes: 100 });
+    disk.fault = ({ kind }) => {
+      if (kind === 'truncate') throw errno('EIO');
+    };
+    commit(run, 'a'.repeat(200));
+    expect(POISON_CODES[run.shared.control[Word.POISON]!]).toBe('EIO');
+  });
+});
+
 describe('the watermark file', () => {
   it('is written about a second after the last commit that it does not know, once, and not flushed', () => {
     const disk = new MemoryStorage();
