@@ -2,7 +2,7 @@
 // MessagePort? Every figure is the median of several fresh processes; every item is counted and summed.
 // A thread that finds the ring full or empty spins a little, then parks behind a flag (rules A1, A2 of agent.ts): takers
 // are woken by the next item, makers when the ring is half empty.
-// Run: node dist/bench/hand-off.js [items] [runs] [entry shift of the ring, 2 to 4]
+// Run: node dist/bench/hand-off.js [items] [runs] [log2 of the words of an entry, 2 to 4; default: the ready rings']
 //      node dist/bench/hand-off.js one PATH PRODUCERS CONSUMERS CAPACITY BATCH SHIFT ITEMS   (one run, items a second)
 
 import { execFileSync } from 'node:child_process';
@@ -12,6 +12,7 @@ import { fileURLToPath } from 'node:url';
 import { isMainThread, MessageChannel, type MessagePort, parentPort, Worker, workerData } from 'node:worker_threads';
 import { wake } from '../native-free/agent.js';
 import { add, load, store, wait } from '../native-free/atomics.js';
+import { READY_ENTRY_SHIFT } from '../native-free/layout.js';
 import { initialiseRing, Ring, type RingPlace } from '../native-free/ring.js';
 
 const OWNERS = 16;
@@ -337,5 +338,9 @@ if (!isMainThread) {
   const path = process.argv[3] === 'port' ? 'port' : 'ring';
   console.log(await measure({ path, producers, consumers, capacity, batch, entryShift, items }));
 } else {
-  table(Number(process.argv[2] ?? 4_000_000), Number(process.argv[3] ?? 5), Number(process.argv[4] ?? 4));
+  table(
+    Number(process.argv[2] ?? 4_000_000),
+    Number(process.argv[3] ?? 5),
+    Number(process.argv[4] ?? READY_ENTRY_SHIFT),
+  );
 }
