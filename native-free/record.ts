@@ -149,6 +149,17 @@ export function jobLevelOf(memory: Memory, offset: number): Level {
   return (memory.i32[(offset + At.SIZE) / 4]! >>> 30) as Level;
 }
 
+/** A bit of SIZE that no record has: the body is in an arena, without its payload (`schedule/pager`). */
+const PAGED_OUT = 1 << 24;
+
+export function isPagedOut(memory: Memory, offset: number): boolean {
+  return (memory.i32[(offset + At.SIZE) / 4]! & PAGED_OUT) !== 0;
+}
+
+export function markPagedOut(memory: Memory, offset: number): void {
+  memory.i32[(offset + At.SIZE) / 4]! |= PAGED_OUT;
+}
+
 /** attemptsMax of an ENQUEUE, attempts of a RETRY or DEAD. */
 export function attemptsOf(memory: Memory, offset: number): number {
   return memory.i32[(offset + At.LIMITS) / 4]! & 0xffff;

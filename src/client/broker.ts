@@ -503,7 +503,13 @@ function startThreads(handle: BrokerHandle): { writer: ServiceThread; scheduler:
   const schedulerData: SchedulerThreadData = {
     buffers,
     dir,
-    options: { nativeFree: settings.nativeFree, segmentBytes: settings.segmentBytes, clock, storage },
+    options: {
+      nativeFree: settings.nativeFree,
+      segmentBytes: settings.segmentBytes,
+      memoryBytes: settings.memoryBytes,
+      clock,
+      storage,
+    },
   };
   const writerData: WriterThreadData = {
     buffers,

@@ -63,6 +63,7 @@ export const POISON_CODES = [
   'ENFILE',
   'ENOMEM',
   'ERR_MILLRACE_BREACH',
+  'ERR_MILLRACE_CORRUPT',
 ] as const;
 
 export const BATCH_BYTES_MAX = 4 << 20;

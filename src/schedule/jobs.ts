@@ -29,10 +29,13 @@ import {
   RecordType,
 } from '../../native-free/record.js';
 import { TimingWheel } from '../../native-free/wheel.js';
+import { LogReader, type SegmentPlace } from '../log/reader.js';
+import type { Storage } from '../log/storage.js';
 import { DoneTally } from './done-tally.js';
 import { JobTable } from './job-table.js';
 import { withState } from './lease.js';
 import type { Outcomes } from './outcomes.js';
+import { Pager } from './pager.js';
 import { EVENTS, type EventName, Outcome, type QueueRecord, type StoredError } from './questions.js';
 import { shareSettings } from './queue-settings.js';
 import { ReadyOrder } from './ready-order.js';
@@ -42,6 +45,13 @@ const ERRORS_KEPT = 5;
 const DEAD_NEXT_KEPT = 16_384;
 const text = new TextDecoder();
 const utf8 = new TextEncoder();
+
+/** Where the log lies, and how many bytes of jobs are to be in memory at most. */
+export interface BackingLog {
+  readonly storage: Storage;
+  readonly dir: string;
+  readonly memoryBytes: number;
+}
 
 /** A queue as the scheduler knows it. */
 export class QueueState {
@@ -89,6 +99,7 @@ export class Jobs {
   readonly shared: Shared;
   readonly table: JobTable;
   readonly arena: Arena;
+  readonly pager: Pager;
   readonly ids: IdMap;
   readonly queues: (QueueState | undefined)[] = [];
   /** Monotonic: leases. */
@@ -113,11 +124,13 @@ export class Jobs {
   /** Where the last position that was asked for lay. */
   #segment = 1;
 
-  constructor(shared: Shared, arena: Arena, outcomes: Outcomes, wallMs: number, monotonicMs: number) {
+  constructor(shared: Shared, arena: Arena, outcomes: Outcomes, log: BackingLog, wallMs: number, monotonicMs: number) {
     this.shared = shared;
     this.arena = arena;
     this.#outcomes = outcomes;
     this.table = new JobTable(shared);
+    const reader = new LogReader(log.storage, log.dir, (position) => this.#placeOf(position));
+    this.pager = new Pager(shared, arena, this.table, reader, log.memoryBytes);
     this.ids = new IdMap(shared.id);
     this.leases = new TimingWheel({ when: shared.timer, next: shared.next, prev: shared.prev }, monotonicMs);
     this.delays = new TimingWheel({ when: shared.runAt, next: shared.next, prev: shared.prev }, wallMs);
@@ -280,11 +293,11 @@ export class Jobs {
     return 0;
   }
 
-  /** A job's payload bytes, copied out. */
+  /** A job's payload bytes, copied out. Throws as `LogReader.read`. */
   payload(row: number): Uint8Array {
-    const offset = this.bodyOffset(row);
-    const end = this.shared.ref[row]! * ARENA_UNIT_BYTES + this.shared.bytes[row]!;
-    return this.shared.arena.u8.slice(end - record.sizeOf(this.shared.arena, offset), end);
+    const { memory, offset, bytes } = this.pager.body(row);
+    const end = offset + BODY + bytes;
+    return memory.u8.slice(end - record.sizeOf(memory, offset), end);
   }
 
   #enqueue(memory: Memory, offset: number, position: number): void {
@@ -359,14 +372,10 @@ export class Jobs {
     const { shared } = this;
     const row = this.table.take();
     assert(row !== 0, 'the job table is full');
-    const ref = this.arena.alloc(bytes);
-    assert(ref > 0, 'the arena is full');
-    copyBody(memory, offset + BODY, shared.arena, ref * ARENA_UNIT_BYTES, bytes);
+    this.pager.store(row, memory, offset, bytes, position);
     shared.id[row] = record.idOf(memory, offset);
     shared.queue[row] = queue.id;
     shared.priority[row] = memory.i32[(offset + At.ROW) >>> 2]!;
-    shared.ref[row] = ref;
-    shared.bytes[row] = bytes;
     shared.counts[row] = 0;
     shared.position[row] = position;
     this.ids.insert(row);
@@ -608,6 +617,14 @@ export class Jobs {
     return segment;
   }
 
+  #placeOf(position: number): SegmentPlace {
+    const { segmentBases, cells } = this.shared;
+    const number = this.#segmentOf(position);
+    const isNewest = number === cells[Cell.SEGMENT_NEWEST]!;
+    const end = isNewest ? cells[Cell.POSITION]! : segmentBases[(number + 1) % SEGMENTS_KEPT]!;
+    return { number, base: segmentBases[number % SEGMENTS_KEPT]!, end };
+  }
+
   /** Whether the row's job has not ended. */
   isLive(row: number): boolean {
     const state = this.table.state(row);
@@ -708,9 +725,8 @@ export class Jobs {
     this.#releaseKey(row);
     if (this.errors.size > 0) this.errors.delete(row);
     if (this.results.size > 0) this.results.delete(row);
-    this.liveBytes -= record.paddedBytes(this.shared.bytes[row]! + BODY);
-    this.arena.free(this.shared.ref[row]!, this.shared.bytes[row]!);
-    this.shared.ref[row] = 0;
+    this.liveBytes -= record.paddedBytes(this.pager.bytesOf(row) + BODY);
+    this.pager.drop(row);
     this.ids.remove(row);
     this.table.give(row);
     this.#reservedBack++;
@@ -766,17 +782,3 @@ export const EVENT_DEAD = EVENTS.indexOf('dead' satisfies EventName);
 export const EVENT_FAILED = EVENTS.indexOf('failed' satisfies EventName);
 export const EVENT_COMPLETED = EVENTS.indexOf('completed' satisfies EventName);
 export const EVENT_EXPIRED = EVENTS.indexOf('expired' satisfies EventName);
-
-/** Copies a body to its arena block, which starts at a multiple of 16 as the body does at a multiple of 8. */
-function copyBody(from: Memory, fromByte: number, to: Memory, toByte: number, bytes: number): void {
-  if (bytes <= 512) {
-    const source = from.i32;
-    const target = to.i32;
-    const first = fromByte >>> 2;
-    const at = toByte / 4;
-    const words = (bytes + 3) >>> 2;
-    for (let word = 0; word < words; word++) target[at + word] = source[first + word]!;
-  } else {
-    to.u8.set(from.u8.subarray(fromByte, fromByte + bytes), toByte);
-  }
-}

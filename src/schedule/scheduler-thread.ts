@@ -23,6 +23,7 @@ export interface SchedulerThreadData {
   readonly options: {
     readonly nativeFree: boolean;
     readonly segmentBytes: number;
+    readonly memoryBytes: number;
     readonly clock?: SharedArrayBuffer;
     readonly storage?: StorageModule;
   };
@@ -46,7 +47,14 @@ function start(storage: Storage): Scheduler {
   const arena = new Arena(buffers.arena, 64, buffers.arena.byteLength);
   const replies = new Replies(shared, arena);
   const monotonicMs = Math.floor(clock.monotonicMs() - shared.cells[Cell.MONOTONIC_ZERO_MS]!);
-  const jobs = new Jobs(shared, arena, new Outcomes(replies), Math.floor(clock.wallMs()), monotonicMs);
+  const jobs = new Jobs(
+    shared,
+    arena,
+    new Outcomes(replies),
+    { storage, dir, memoryBytes: options.memoryBytes },
+    Math.floor(clock.wallMs()),
+    monotonicMs,
+  );
   const recovery = recover(storage, dir, (memory, offset, position) => jobs.apply(memory, offset, position), {
     segment: ({ number, base }) => {
       shared.segmentBases[number % SEGMENTS_KEPT] = base;

@@ -36,6 +36,8 @@ import * as record from '../../native-free/record.js';
 import { Level, limitsWord, REASONS, type Reason, RecordType } from '../../native-free/record.js';
 import { initialiseRing, Ring } from '../../native-free/ring.js';
 import type { Clock } from '../clock.js';
+import { errnoOf } from '../log/storage.js';
+import { POISON_CODES } from '../log/writer.js';
 import { Answers } from './answers.js';
 import { Compactor, type LogPlace } from './compactor.js';
 import { EVENT_EXPIRED, type Jobs, type Listener, type QueueState } from './jobs.js';
@@ -76,6 +78,7 @@ export class Scheduler implements Agent, Listener {
   #active: Group[] = [];
   readonly #adopted: QueueState[] = [];
   readonly #offers = new Int32Array(2 * OFFERS_A_STEP);
+  readonly #recalled = new Int32Array(2 * READY_SLOTS);
   readonly #zeroMs: number;
   readonly #compactor: Compactor;
   #cursor: number;
@@ -107,9 +110,10 @@ export class Scheduler implements Agent, Listener {
     this.#outbox = new Outbox(shared, this.#ring);
     this.#cursor = this.#ring.head();
     this.#batchEnd = this.#cursor;
-    this.#compactor = new Compactor(shared, jobs, this.#outbox, log, (owner, request, status) =>
-      replies.send(owner, Reply.ANSWER, request, status, 0, 0),
-    );
+    this.#compactor = new Compactor(shared, jobs, this.#outbox, log, {
+      reply: (owner, request, status) => replies.send(owner, Reply.ANSWER, request, status, 0, 0),
+      recall: (queue) => this.#recall(this.#groups[queue.group]!),
+    });
     this.#zeroMs = shared.cells[Cell.MONOTONIC_ZERO_MS]!;
     this.#answers = new Answers(shared, jobs, replies, this.#outbox, {
       takeOut: (row) => this.#tryTakeOut(row),
@@ -124,6 +128,19 @@ export class Scheduler implements Agent, Listener {
   }
 
   step(): number {
+    try {
+      return this.#work();
+    } catch (error) {
+      // The log cannot be read back (G2 in pager.ts); anything else is a breach, and ends this thread.
+      const code = POISON_CODES.indexOf(errnoOf(error) as (typeof POISON_CODES)[number]);
+      if (code < 0) throw error;
+      compareExchange(this.#shared.control, Word.POISON, 0, code);
+      wakeOwners(this.#shared, Wants.DURABLE | Wants.ROOM | Wants.READY | Wants.REPLY);
+      return 1;
+    }
+  }
+
+  #work(): number {
     this.#readClocks();
     let work = this.#follow();
     work += this.#jobs.leases.advance(this.#monotonicMs, this.#onLease);
@@ -132,6 +149,7 @@ export class Scheduler implements Agent, Listener {
     work += this.#deaths();
     // What compaction has copied must be in the ring before its job can be handed out (X2 in compactor.ts).
     if (!this.#compactor.holdsRows) work += this.#fill();
+    work += this.#jobs.pager.relieve();
     work += this.#submit();
     if (this.#outbox.bytes === 0) work += this.#compactor.step(this.#monotonicMs);
     work += this.#replies.flush();
@@ -269,6 +287,7 @@ export class Scheduler implements Agent, Listener {
 
   /** Offers rows in order until each ready ring holds its credit (S3). */
   #fill(): number {
+    if (load(this.#shared.control, Word.POISON) !== 0) return 0;
     if (load(this.#shared.control, Word.GROUPS) !== this.#groups.length) this.#adoptGroups();
     if (this.#active.length === 0) return this.#announceGroups();
     let work = 0;
@@ -319,8 +338,10 @@ export class Scheduler implements Agent, Listener {
     const room = paused ? 0 : Math.min(credit - ring.used(), queue.order.size, OFFERS_A_STEP);
     const { lease } = shared;
     const armAt = this.#monotonicMs + queue.armMs;
+    const { pager } = this.#jobs;
     let count = 0;
     for (; count < room; count++) {
+      if (pager.out > 0 && !pager.tryBringIn(queue.order.peek(), count > 0 || ring.used() > 0)) break;
       const row = queue.order.pop();
       const word = nextOffer(lease[row]!);
       shared.holder[row] = 0;
@@ -353,19 +374,19 @@ export class Scheduler implements Agent, Listener {
     return runAt[row]! !== lastRunAt ? runAt[row]! < lastRunAt : id[row]! < lastId;
   }
 
-  /** Takes back what the ring holds: what nobody has claimed goes into the order again. */
+  /**
+   * Takes back what the ring holds: what nobody has claimed goes into the order again. All of it by one exchange: a
+   * consumer that came in between would get what stands behind the part that was taken back.
+   */
   #recall(group: Group): void {
     const { lease } = this.#shared;
-    const taken = this.#offers;
-    for (;;) {
-      const count = group.ring.tryTakeMany(taken, OFFERS_A_STEP);
-      if (count === 0) return;
-      for (let i = 0; i < count; i++) {
-        const row = taken[2 * i]!;
-        const word = taken[2 * i + 1]!;
-        // Anything else: the entry is stale.
-        if (compareExchange(lease, row, word, withState(word, LeaseState.IDLE)) === word) this.#jobs.withdraw(row);
-      }
+    const taken = this.#recalled;
+    const count = group.ring.tryTakeMany(taken, READY_SLOTS);
+    for (let i = 0; i < count; i++) {
+      const row = taken[2 * i]!;
+      const word = taken[2 * i + 1]!;
+      // Anything else: the entry is stale.
+      if (compareExchange(lease, row, word, withState(word, LeaseState.IDLE)) === word) this.#jobs.withdraw(row);
     }
   }
 
