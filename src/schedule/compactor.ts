@@ -7,25 +7,25 @@
  * X1  Segments go oldest first, so a record never outlives the ones before it that it answers to.
  * X2  An IMAGE says what a job is once everything before it in the log is applied. So nothing that ends the job may
  *     get into the log ahead of an IMAGE made before it: a row that only the scheduler can touch is copied, and not
- *     offered until its copy is in the ring; one that is leased is held (EXPIRING) until its copy is in the ring; one
- *     that is between two words, or has a record on its way, waits for a later round.
+ *     offered until its copy is in the ring, and taken back with all that is offered behind it; one that is leased is
+ *     held (EXPIRING) until its copy is in the ring; one that is between two words, or has a record on its way, waits
+ *     for a later round.
  * X3  The HEAD record is appended when a whole round has found no row below the boundary. The declarations of queues
  *     go just before it, with their counts of done jobs that replay will not know (`done-tally`).
  * X4  A full disk ends the attempt, which left nothing but a longer log. It is made again later.
  */
 
 import { wake } from '../../native-free/agent.js';
-import { ARENA_UNIT_BYTES } from '../../native-free/arena.js';
 import { compareExchange, load, store } from '../../native-free/atomics.js';
 import { Cell, LeaseState, QueueFlag, QueueWord, SEGMENTS_KEPT, type Shared, Word } from '../../native-free/layout.js';
 import type { Outbox } from '../../native-free/outbox.js';
 import * as record from '../../native-free/record.js';
-import { ImageState, Level, limitsWord, REASONS, RecordType } from '../../native-free/record.js';
+import { BODY, ImageState, Level, limitsWord, REASONS, RecordType } from '../../native-free/record.js';
 import { segmentName } from '../log/segment.js';
 import type { Storage } from '../log/storage.js';
 import { errnoOf } from '../log/storage.js';
 import { POISON_CODES } from '../log/writer.js';
-import type { Jobs } from './jobs.js';
+import type { Jobs, QueueState } from './jobs.js';
 import { leaseState, withState } from './lease.js';
 import type { QueueRecord } from './questions.js';
 import { State } from './transitions.js';
@@ -45,6 +45,13 @@ export interface LogPlace {
   readonly crashed?: readonly number[];
 }
 
+/** What the scheduler does for it. */
+export interface CompactorHooks {
+  reply(owner: number, request: number, status: number): void;
+  /** Takes back what the queue's ready ring holds: with one row gone, those behind it would overtake it. */
+  recall(queue: QueueState): void;
+}
+
 /** What the compactor is at. idle -> (rolling) -> copying -> heading -> idle. */
 const Phase = { IDLE: 0, ROLLING: 1, COPYING: 2, HEADING: 3 } as const;
 
@@ -53,7 +60,7 @@ export class Compactor {
   readonly #jobs: Jobs;
   readonly #outbox: Outbox;
   readonly #log: LogPlace;
-  readonly #reply: (owner: number, request: number, status: number) => void;
+  readonly #hooks: CompactorHooks;
   readonly #asked: { owner: number; request: number }[] = [];
   #serving: { owner: number; request: number }[] = [];
   #phase: number = Phase.IDLE;
@@ -68,18 +75,12 @@ export class Compactor {
   #mark = 0;
   #againAtMs = 0;
 
-  constructor(
-    shared: Shared,
-    jobs: Jobs,
-    outbox: Outbox,
-    log: LogPlace,
-    reply: (owner: number, request: number, status: number) => void,
-  ) {
+  constructor(shared: Shared, jobs: Jobs, outbox: Outbox, log: LogPlace, hooks: CompactorHooks) {
     this.#shared = shared;
     this.#jobs = jobs;
     this.#outbox = outbox;
     this.#log = log;
-    this.#reply = reply;
+    this.#hooks = hooks;
   }
 
   /** Whether rows have been copied into the outbox and not yet into the ring (X2). */
@@ -184,7 +185,7 @@ export class Compactor {
 
   #end(status: number): void {
     this.#phase = Phase.IDLE;
-    for (const { owner, request } of this.#serving) this.#reply(owner, request, status);
+    for (const { owner, request } of this.#serving) this.#hooks.reply(owner, request, status);
     this.#serving = [];
   }
 
@@ -236,6 +237,9 @@ export class Compactor {
   #tryCopy(row: number): boolean {
     const { lease } = this.#shared;
     const jobs = this.#jobs;
+    if (jobs.table.state(row) === State.OFFERED && leaseState(load(lease, row)) === LeaseState.READY) {
+      this.#hooks.recall(jobs.queueOf(row));
+    }
     switch (jobs.table.state(row)) {
       case State.DELAYED:
       case State.READY:
@@ -253,12 +257,7 @@ export class Compactor {
         return false;
     }
     const word = load(lease, row);
-    if (leaseState(word) === LeaseState.READY) {
-      if (!jobs.table.tryEndLease(row, LeaseState.READY)) return false;
-      jobs.withdraw(row);
-      this.#append(row, ImageState.LIVE);
-      return true;
-    }
+    // Also READY still: a consumer has its entry in hand, and is about to look at the row.
     if (leaseState(word) !== LeaseState.LEASED || !this.#outbox.trySubmit()) return false;
     if (compareExchange(lease, row, word, withState(word, LeaseState.EXPIRING)) !== word) return false;
     this.#append(row, ImageState.LIVE);
@@ -269,17 +268,18 @@ export class Compactor {
   }
 
   #append(row: number, state: number): void {
-    const { id, queue, priority, arena, ref, bytes, runAt } = this.#shared;
+    const { id, queue, priority, runAt } = this.#shared;
     const jobs = this.#jobs;
+    const { memory, offset, bytes } = jobs.pager.body(row);
     const errors = jobs.errors.get(row);
     this.#outbox.appendImage(
       id[row]!,
       queue[row]!,
       priority[row]!,
-      record.jobLevelOf(arena, jobs.bodyOffset(row)),
-      arena,
-      ref[row]! * ARENA_UNIT_BYTES,
-      bytes[row]!,
+      record.jobLevelOf(memory, offset),
+      memory,
+      offset + BODY,
+      bytes,
       runAt[row]!,
       limitsWord(jobs.table.attempts(row), jobs.table.crashes(row), state),
       REASONS.indexOf(jobs.reasons.get(row) ?? 'none'),

@@ -60,6 +60,27 @@ describe('compaction', () => {
     await broker.close();
   });
 
+  it('does not change the order in which jobs are claimed', async () => {
+    const broker = await start();
+    const queue = broker.queue<number>('q');
+    const count = 20_000;
+    for (let from = 0; from < count; from += 1000) {
+      await queue.enqueueMany(Array.from({ length: 1000 }, (_, i) => from + i));
+    }
+    let next = 0;
+    let compacted: Promise<unknown> = Promise.resolve();
+    while (next < count) {
+      if (next % 2000 === 0) compacted = broker.compact();
+      for (const lease of await queue.claim({ max: 500, wait: 10_000 })) {
+        expect(lease.payload).toBe(next++);
+        lease.ack();
+      }
+    }
+    await compacted;
+    expect(broker.stats().compactions).toBeGreaterThan(5);
+    await broker.close();
+  });
+
   it('on demand leaves little more than what is alive, all of it as it was', async () => {
     let broker = await start();
     let queue = broker.queue<Uint8Array>('q', {
