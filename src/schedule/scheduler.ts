@@ -252,8 +252,11 @@ export class Scheduler implements Agent, Listener {
         const bytes = record.paddedBytes(record.bytesOf(memory, at));
         const level = record.levelOf(memory, at);
         if (level === Level.REFUSED) this.#refused(at, type);
-        else if (type === RecordType.ASK) this.#answers.answer(memory, at);
-        else if (level === Level.MEMORY) jobs.apply(memory, at, 0);
+        else if (type === RecordType.ASK) {
+          // Whoever hears the answer may look at the counters next.
+          jobs.settle();
+          this.#answers.answer(memory, at);
+        } else if (level === Level.MEMORY) jobs.apply(memory, at, 0);
         else {
           jobs.apply(memory, at, this.#position);
           if (type === RecordType.HEAD) this.#compactor.headCommitted();

@@ -1,5 +1,5 @@
 /** Payloads that leave memory for the log: with a cap of 1 MiB, jobs of ten times as much. */
-import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Broker, type Job, type Lease, MillraceError, open, type Queue } from 'millrace';
 import { expect, it } from 'vitest';
@@ -111,8 +111,7 @@ it('stay in memory where the log does not hold them', async () => {
   const broker = await opened({ ...OPTIONS, memoryBytes: 2 * MIB });
   const queue = queueOf(broker, { durability: 'memory' });
   await queue.enqueueMany(Array.from({ length: 1000 }, (_, n) => payloadOf(n)));
-  await until('they are there', () => queue.counts().ready === 1000);
-  expect(broker.stats().memoryBytes).toBeGreaterThan(1000 * BYTES);
+  await until('they are there', () => broker.stats().memoryBytes > 1000 * BYTES);
   await drained(queue, 1000, (lease) => lease.ack());
 });
 
@@ -122,12 +121,11 @@ it('that are damaged in the log by then end the broker, and are not handed out',
   const queue = queueOf(broker);
   await filled(queue);
   const log = join(dir, readdirSync(dir).find((name) => name.endsWith('.log'))!);
-  const bytes = readFileSync(log);
-  const at = bytes.indexOf(payloadOf(JOBS / 2));
-  bytes[at + 500]! ^= 1;
+  const bytes = readFileSync(log).subarray(0, broker.stats().logBytes);
+  // Most of them are out, nobody knows which.
+  for (let at = bytes.length / 2; at < bytes.length; at += BYTES) bytes[at]! ^= 1;
   // In place: another file under the name would not be the one that is open.
   writeFileSync(log, bytes, { flag: 'r+' });
-  expect(statSync(log).size).toBe(bytes.length);
   const error = await failureOf(() => drained(queue, JOBS, (lease) => lease.ack()));
   expect(error).toBeInstanceOf(MillraceError);
   expect(error).toMatchObject({ code: 'ERR_MILLRACE_IO', errno: 'ERR_MILLRACE_CORRUPT' });
