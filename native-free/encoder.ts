@@ -206,11 +206,16 @@ export class Encoder {
 
   /** Appends a finished record that came from elsewhere, under another level. */
   appendCopy(bytes: Uint8Array, level: number): void {
+    const word = (this.bytes + At.LENGTH) >>> 2;
+    this.appendCopies(bytes);
+    this.memory.i32[word] = (this.memory.i32[word]! & 0x3fffffff) | (level << 30);
+  }
+
+  /** Appends finished records as they are. */
+  appendCopies(bytes: Uint8Array): void {
     const offset = this.bytes;
     this.room(offset + bytes.length);
     this.memory.u8.set(bytes, offset);
-    const word = (offset + At.LENGTH) >>> 2;
-    this.memory.i32[word] = (this.memory.i32[word]! & 0x3fffffff) | (level << 30);
     this.bytes = offset + bytes.length;
   }
 

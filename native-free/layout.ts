@@ -42,6 +42,10 @@ export const Word = {
   REFUSALS: 9 * LINE,
   /** Who listens for events: one bit per owner. */
   LISTENERS: 10 * LINE,
+  /** Changes with every change of the bindings. */
+  BINDINGS: 11 * LINE,
+  /** Publishes that no binding matched. */
+  UNROUTED: 11 * LINE + 1,
   WORDS: 16 * LINE,
 } as const;
 

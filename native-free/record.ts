@@ -43,6 +43,12 @@ export const RecordType = {
 } as const;
 export type RecordType = (typeof RecordType)[keyof typeof RecordType];
 
+/**
+ * ROW of a PAUSE or BIND that compaction wrote again. It says what held when it was made, so it counts only where
+ * nothing else is known: what people did since may stand before it.
+ */
+export const COPIED = 1;
+
 /** How safe a record must be before its producer hears ok. */
 export const Level = { FSYNC: 0, OS: 1, MEMORY: 2, REFUSED: 3 } as const;
 export type Level = (typeof Level)[keyof typeof Level];

@@ -23,6 +23,7 @@ import {
   Word,
 } from '../../native-free/layout.js';
 import { nameOf } from '../../native-free/names.js';
+import { RecordType } from '../../native-free/record.js';
 import { type Clock, clockOver, SystemClock } from '../clock.js';
 import { type ErrorCode, MillraceError, shown } from '../errors.js';
 import { Fleet } from '../fleet/fleet.js';
@@ -39,6 +40,7 @@ import {
   type BrokerOptions,
   type BrokerSettings,
   brokerSettings,
+  type EnqueueOptions,
   INTERVAL_MS_MAX,
   type ProcessOptions,
   type QueueOptions,
@@ -49,7 +51,9 @@ import {
 import { EVENT_OVERRUN, EVENTS, type EventName, eventBit, Question, type StoredError } from '../schedule/questions.js';
 import type { SchedulerReply, SchedulerThreadData } from '../schedule/scheduler-thread.js';
 import { isObserved, onThreadExit, ServiceThread, systemThreadExists } from '../thread.js';
+import type { Job } from './job.js';
 import { markDead, markThreadDead, Port } from './port.js';
+import { Publisher } from './publisher.js';
 import { Queue } from './queue.js';
 import { QueueCore } from './queue-core.js';
 import { revivedError } from './settle.js';
@@ -95,6 +99,8 @@ export interface BrokerStats {
   readonly epoch: number;
   /** What long checksums go through: the add-on of fast-crc32c, or JavaScript. */
   readonly checksum: 'native' | 'javascript';
+  /** Publishes that no binding matched. */
+  readonly unrouted: number;
   /** 1 while the disk is full. */
   readonly diskFull: number;
 }
@@ -144,6 +150,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
   readonly #queues = new Map<string, Queue<never, never>>();
   readonly #workers = new Set<Worker>();
   readonly #checksum: 'native' | 'javascript';
+  readonly #publisher: Publisher;
   #ownership: Ownership | undefined;
   #stop: () => void = () => {};
   #closing: Promise<void> | undefined;
@@ -159,6 +166,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
       if (event !== EVENT_OVERRUN) return this.#onEvent(event, about, id, bytes);
       for (const worker of this.#workers) if (worker instanceof Fleet) worker.overrun(about, row, id);
     };
+    this.#publisher = new Publisher(this.port, (name) => this.queue(name));
     this.port.onPoison = (error) => {
       this.#tell('poisoned', error);
     };
@@ -234,6 +242,28 @@ export class Broker extends EventEmitter<BrokerEvents> {
     return joined(workers);
   }
 
+  /**
+   * Enqueues a payload into every queue with a matching binding, all or none; a queue gets it once. Resolves with one job
+   * a queue when they are durable, and with none when no binding matches (`stats().unrouted`).
+   * Rejects as `enqueue` does, and with ERR_MILLRACE_NAME_INVALID. Options apply to each job; `key` is refused.
+   */
+  publish(topic: string, payload: unknown, options: EnqueueOptions = {}): Promise<Job[]> {
+    return this.#publisher.publish(topic, payload, options);
+  }
+
+  /**
+   * Binds a queue to the topics that match a pattern: words with dots between them, `*` for one word, `#` for any number.
+   * Resolves when that is durable; it lasts until `unbind`. Rejects with ERR_MILLRACE_NAME_INVALID.
+   */
+  async bind(pattern: string, queueName: string): Promise<void> {
+    await this.#publisher.change(RecordType.BIND, pattern, this.core(queueName, undefined));
+  }
+
+  /** Takes a binding back; resolves when that is durable, also when there was none. */
+  async unbind(pattern: string, queueName: string): Promise<void> {
+    await this.#publisher.change(RecordType.UNBIND, pattern, this.core(queueName, undefined));
+  }
+
   /** Names of the queues that have been used. */
   queues(): string[] {
     const names: string[] = [];
@@ -301,6 +331,7 @@ export class Broker extends EventEmitter<BrokerEvents> {
       threads,
       epoch: control[Word.EPOCH]!,
       checksum: this.#checksum,
+      unrouted: load(control, Word.UNROUTED),
       diskFull: control[Word.DISK_FULL]!,
     };
   }

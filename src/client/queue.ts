@@ -3,8 +3,8 @@
  */
 import { load } from '../../native-free/atomics.js';
 import type { EnqueueFields } from '../../native-free/encoder.js';
-import { QueueWord, reservationSlotsMax } from '../../native-free/layout.js';
-import { Level, RecordType, SLOT_BYTES } from '../../native-free/record.js';
+import { QueueWord } from '../../native-free/layout.js';
+import { Level, RecordType } from '../../native-free/record.js';
 import { MillraceError, shown } from '../errors.js';
 import type { Handler, Worker } from '../fleet/worker.js';
 import type {
@@ -20,8 +20,8 @@ import { Question, type StoredInfo } from '../schedule/questions.js';
 import { DeadLetters } from './dead-letters.js';
 import { Job, type ResultOptions, resultOf } from './job.js';
 import type { Lease } from './lease.js';
-import type { RoomWaiter } from './port.js';
 import type { QueueCore } from './queue-core.js';
+import { checkReservation, submit } from './submit.js';
 
 /** What `queue.get` tells of a job. Times in milliseconds since 1970. */
 export interface JobInfo<Payload = unknown> extends Omit<StoredInfo, 'tenant' | 'key'> {
@@ -87,6 +87,13 @@ export class Queue<Payload = unknown, Result = unknown> {
     this.#schema = given.schema;
   }
 
+  /** The broker's way to put a job of this queue behind others under one reservation: leaves it in the port's encoder. */
+  append(payload: Payload, given: EnqueueOptions, nowMs: number): void {
+    this.#core.declare(false);
+    if (given.key !== undefined) this.#refuse('key', given.key, 'none beside other queues');
+    this.#append(this.#valid(payload), given, nowMs, 0, 0);
+  }
+
   /**
    * Accepts a job; resolves when it is durable. Waits while the ring or the broker is full.
    * Rejects with ERR_MILLRACE_PAYLOAD_INVALID, _PAYLOAD_TOO_LARGE, _OPTION_INVALID, _CLOSED, _IO, _NO_SPACE, or
@@ -128,7 +135,7 @@ export class Queue<Payload = unknown, Result = unknown> {
     this.#encode(valid, given, port.owner, 0);
     // The wait begins when the job has its id: it may end before this thread hears that it is durable.
     let result!: Promise<Result>;
-    await this.#submit(1, () => {
+    await submit(port, 1, () => {
       result = resultOf<Result>(port, port.firstId, { signal }, true);
       result.catch(() => {});
     });
@@ -280,50 +287,16 @@ export class Queue<Payload = unknown, Result = unknown> {
     try {
       if (given?.key !== undefined) return this.#enqueueKeyed(payload, given);
       this.#encode(payload, given ?? NOTHING, 0, 0);
-      return this.#submit(1, this.#job);
+      return submit(this.#core.port, 1, this.#job);
     } catch (error) {
       return Promise.reject(error as Error);
     }
-  }
-
-  /** Submits what is in the encoder; resolves with what `accepted` made of its place, when that is durable. */
-  #submit<Accepted>(jobs: number, accepted: () => Accepted): Promise<Accepted> {
-    const { port } = this.#core;
-    port.wantDurable();
-    if (port.crowded || !port.trySubmitJobs(jobs)) return this.#submitLater(jobs, accepted);
-    const promise = new Promise<Accepted>(port.executor as never);
-    port.awaitDurable(port.end, port.resolve, accepted());
-    return promise;
   }
 
   readonly #job = (): Job<Result> => {
     const { port } = this.#core;
     return new Job<Result>(port, port.firstId, port.end, false);
   };
-
-  /** Waits for room with a copy of what is in the encoder, then for durability. */
-  #submitLater<Accepted>(jobs: number, accepted: () => Accepted): Promise<Accepted> {
-    const { port } = this.#core;
-    const { encoder } = port;
-    const bytes = encoder.memory.u8.slice(0, encoder.bytes);
-    const { level } = this.#fields;
-    return new Promise<Accepted>((resolve, reject) => {
-      const waiter: RoomWaiter = {
-        slots: bytes.length / SLOT_BYTES,
-        jobs,
-        attempt: () => {
-          encoder.clear();
-          encoder.appendCopy(bytes, level);
-          port.wantDurable();
-          if (!port.trySubmitJobs(jobs)) return false;
-          port.awaitDurable(port.end, resolve as (outcome: unknown) => void, accepted());
-          return true;
-        },
-        reject,
-      };
-      port.awaitRoom(waiter);
-    });
-  }
 
   /** The verdict on the key comes from the scheduler, when the record is committed. */
   #enqueueKeyed(payload: Payload, given: EnqueueOptions): Promise<Job<Result>> {
@@ -337,7 +310,7 @@ export class Queue<Payload = unknown, Result = unknown> {
       });
     });
     verdict.catch(() => {});
-    return this.#submit(1, () => undefined).then(
+    return submit(port, 1, () => undefined).then(
       () => verdict,
       (error: Error) => {
         port.forget(request);
@@ -386,20 +359,13 @@ export class Queue<Payload = unknown, Result = unknown> {
       if (given?.key !== undefined) this.#refuse('key', given.key, 'none in enqueueMany');
       this.#append(this.#valid((given === undefined ? item : given.payload) as Payload), given ?? NOTHING, nowMs, 0, 0);
     }
-    const slotsMax = reservationSlotsMax(port.shared.sizes);
-    if (encoder.slots > slotsMax) {
-      throw new MillraceError(
-        'ERR_MILLRACE_PAYLOAD_TOO_LARGE',
-        `cannot enqueue ${items.length} jobs at once: together they take ${encoder.slots} slots of the ring, the limit is ${slotsMax}`,
-        { bytes: encoder.bytes, limit: slotsMax * SLOT_BYTES },
-      );
-    }
+    checkReservation(port, 'enqueue', items.length);
     const accepted = (): Job<Result>[] => {
       const jobs = new Array<Job<Result>>(slots.length);
       for (let i = 0; i < slots.length; i++) jobs[i] = new Job<Result>(port, port.firstId + slots[i]!, port.end, false);
       return jobs;
     };
-    return this.#submit(slots.length, accepted);
+    return submit(port, slots.length, accepted);
   }
 
   /** Leaves one finished ENQUEUE record in the port's encoder. */

@@ -12,7 +12,7 @@ import * as record from '../../native-free/record.js';
 import { At, Attribute, Level, type Memory, RecordType } from '../../native-free/record.js';
 import type { Jobs } from './jobs.js';
 import { leaseState } from './lease.js';
-import { type DeadFilter, Outcome, Question, Reply, type StoredInfo } from './questions.js';
+import { type DeadFilter, Outcome, Question, Reply, type RouteQuestion, type StoredInfo } from './questions.js';
 import type { Replies } from './replies.js';
 import { ROW_STATES, State } from './transitions.js';
 
@@ -83,6 +83,11 @@ export class Answers {
         return this.#reply(owner, request, 1, utf8.encode(JSON.stringify(this.#jobs.table.audit())));
       case Question.COMPACT:
         return this.#hands.compact(owner, request);
+      case Question.ROUTE: {
+        const { topic } = this.#question(memory, at) as RouteQuestion;
+        const queues = this.#jobs.bindings.match(topic);
+        return this.#reply(owner, request, queues.length, new Uint8Array(Int32Array.from(queues).buffer));
+      }
       case ECHO:
         return this.#reply(owner, request, queue, undefined);
       default:
@@ -168,9 +173,12 @@ export class Answers {
   }
 
   #filter(memory: Memory, at: number): DeadFilter {
-    const size = record.sizeOf(memory, at);
+    return record.sizeOf(memory, at) === 0 ? {} : (this.#question(memory, at) as DeadFilter);
+  }
+
+  #question(memory: Memory, at: number): unknown {
     const from = at + At.ATTRIBUTES;
-    return size === 0 ? {} : (JSON.parse(text.decode(memory.u8.slice(from, from + size))) as DeadFilter);
+    return JSON.parse(text.decode(memory.u8.slice(from, from + record.sizeOf(memory, at))));
   }
 
   /** [u32 bytes of JSON][u32 bytes of payload][JSON][payload], one behind the other. */

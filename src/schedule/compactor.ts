@@ -20,7 +20,7 @@ import { compareExchange, load, store } from '../../native-free/atomics.js';
 import { Cell, LeaseState, QueueFlag, QueueWord, SEGMENTS_KEPT, type Shared, Word } from '../../native-free/layout.js';
 import type { Outbox } from '../../native-free/outbox.js';
 import * as record from '../../native-free/record.js';
-import { BODY, ImageState, Level, limitsWord, REASONS, RecordType } from '../../native-free/record.js';
+import { BODY, COPIED, ImageState, Level, limitsWord, REASONS, RecordType } from '../../native-free/record.js';
 import { segmentName } from '../log/segment.js';
 import type { Storage } from '../log/storage.js';
 import { errnoOf } from '../log/storage.js';
@@ -189,18 +189,27 @@ export class Compactor {
     this.#serving = [];
   }
 
+  /** Declarations that lie below the boundary, pauses and bindings too. */
   #copyQueues(): void {
     const { queues } = this.#shared;
+    const outbox = this.#outbox;
     for (const queue of this.#jobs.queues) {
       if (queue === undefined) continue;
       const done = queue.tally.below(this.#target);
-      if (queue.position >= this.#boundary && done === queue.tally.forgotten) continue;
-      const at = this.#outbox.append(RecordType.QUEUE, Level.FSYNC, 0, queue.id, 0, 0, 0);
-      this.#outbox.payloadText(at, JSON.stringify({ ...queue.config, done, head: this.#target } satisfies QueueRecord));
-      this.#outbox.finish(at);
-      if ((queues[queue.block + QueueWord.FLAGS]! & QueueFlag.PAUSED) !== 0) {
-        this.#outbox.appendShort(RecordType.PAUSE, Level.FSYNC, 0, queue.id, 0, 0);
+      if (queue.position < this.#boundary || done !== queue.tally.forgotten) {
+        const at = outbox.append(RecordType.QUEUE, Level.FSYNC, 0, queue.id, 0, 0, 0);
+        outbox.payloadText(at, JSON.stringify({ ...queue.config, done, head: this.#target } satisfies QueueRecord));
+        outbox.finish(at);
       }
+      if ((queues[queue.block + QueueWord.FLAGS]! & QueueFlag.PAUSED) !== 0) {
+        outbox.appendShort(RecordType.PAUSE, Level.FSYNC, 0, queue.id, COPIED, 0);
+      }
+    }
+    for (const { queue, pattern, position } of this.#jobs.bindings.all()) {
+      if (position >= this.#boundary) continue;
+      const at = outbox.append(RecordType.BIND, Level.FSYNC, 0, queue, COPIED, 0, 0);
+      outbox.payloadText(at, pattern);
+      outbox.finish(at);
     }
   }
 

@@ -21,6 +21,7 @@ import {
   At,
   Attribute,
   BODY,
+  COPIED,
   ImageAt,
   ImageState,
   type Memory,
@@ -31,6 +32,7 @@ import {
 import { TimingWheel } from '../../native-free/wheel.js';
 import { LogReader, type SegmentPlace } from '../log/reader.js';
 import type { Storage } from '../log/storage.js';
+import { Bindings } from './bindings.js';
 import { DoneTally } from './done-tally.js';
 import { JobTable } from './job-table.js';
 import { withState } from './lease.js';
@@ -65,6 +67,8 @@ export class QueueState {
   group = -1;
   /** Where the log holds the queue's latest declaration. */
   position = 0;
+  /** Whether a PAUSE or RESUME was applied that is not a copy. */
+  pauseKnown = false;
   /** Replay met the queue's jobs before its declaration, which a compaction wrote again further on: see `#undeclared`. */
   declared = true;
   /** Rows that were done before the declaration said how long they are kept; their runAt is when. */
@@ -109,6 +113,7 @@ export class Jobs {
   readonly errors = new Map<number, StoredError[]>();
   readonly reasons = new Map<number, Reason>();
   readonly results = new Map<number, Uint8Array>();
+  readonly bindings = new Bindings();
   listener: Listener | undefined;
   /** True while the log is replayed: nobody waits, and owners named in records are of an earlier run. */
   replaying = true;
@@ -159,9 +164,12 @@ export class Jobs {
       case RecordType.QUEUE:
         return this.#declare(memory, offset, position);
       case RecordType.PAUSE:
-        return this.#pause(record.queueOf(memory, offset), true);
+        return this.#pause(record.queueOf(memory, offset), true, record.rowOf(memory, offset) === COPIED);
       case RecordType.RESUME:
-        return this.#pause(record.queueOf(memory, offset), false);
+        return this.#pause(record.queueOf(memory, offset), false, false);
+      case RecordType.BIND:
+      case RecordType.UNBIND:
+        return this.#bind(memory, offset, position);
       case RecordType.IMAGE:
         return this.#image(memory, offset, position);
       case RecordType.EPOCH:
@@ -188,6 +196,7 @@ export class Jobs {
   serve(): void {
     this.settle();
     this.replaying = false;
+    this.bindings.serve();
     const { cells, queueCells } = this.shared;
     for (const queue of this.queues) {
       if (queue === undefined) continue;
@@ -565,6 +574,8 @@ export class Jobs {
     const at = offset + At.ATTRIBUTES;
     const config = JSON.parse(text.decode(memory.u8.slice(at, at + record.sizeOf(memory, offset)))) as QueueRecord;
     const queue = this.queues[id];
+    // A copy that compaction made says nothing new of a queue that is known: later words may stand before it.
+    const isStale = config.head !== undefined && queue?.declared === true;
     if (this.replaying && queue?.declared !== true) {
       assert(queueNamed(this.shared, config.name, id) === id, 'two queues of one name in the log');
     }
@@ -580,7 +591,7 @@ export class Jobs {
         this.shared.runAt[row]! += Math.max(config.resultRetention, keyKept);
         this.delays.insert(row, this.shared.runAt[row]!);
       }
-    } else {
+    } else if (!isStale) {
       queue.config = config;
       queue.armMs = Math.min(queue.armMs, config.visibility);
     }
@@ -588,7 +599,7 @@ export class Jobs {
     state.position = position;
     this.shared.queues[state.block + QueueWord.FLAGS]! |= QueueFlag.DECLARED;
     // In a run the settings are shared by whoever gives them, before the record is written.
-    if (this.replaying) {
+    if (this.replaying && !isStale) {
       const { visibility, resultRetention, priority = 0 } = config;
       const shared = { ...config, priority, visibilityMs: visibility, resultRetentionMs: resultRetention };
       shareSettings(this.shared, state.block, { ...shared, codec: 'json' });
@@ -596,13 +607,23 @@ export class Jobs {
     if (this.replaying && config.done !== undefined) state.tally.claim(config.done, config.head ?? 1);
   }
 
-  #pause(id: number, paused: boolean): void {
+  #pause(id: number, paused: boolean, isCopy: boolean): void {
     const queue = this.queues[id];
-    if (queue === undefined) return;
+    if (queue === undefined || (isCopy && (!this.replaying || queue.pauseKnown))) return;
+    if (!isCopy) queue.pauseKnown = true;
     if (paused) this.shared.queues[queue.block + QueueWord.FLAGS]! |= QueueFlag.PAUSED;
     else this.shared.queues[queue.block + QueueWord.FLAGS]! &= ~QueueFlag.PAUSED;
     if (paused) this.listener?.paused(queue);
     else this.listener?.ready(queue);
+  }
+
+  #bind(memory: Memory, offset: number, position: number): void {
+    const queue = record.queueOf(memory, offset);
+    const at = offset + At.ATTRIBUTES;
+    const pattern = text.decode(memory.u8.slice(at, at + record.sizeOf(memory, offset)));
+    if (record.typeOf(memory, offset) === RecordType.UNBIND) this.bindings.unbind(pattern, queue, this.replaying);
+    else this.bindings.bind(pattern, queue, position, record.rowOf(memory, offset) === COPIED, this.replaying);
+    add(this.shared.control, Word.BINDINGS, 1);
   }
 
   /** The segment that holds a position; 0 for what is not in the log. */

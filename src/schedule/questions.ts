@@ -23,6 +23,8 @@ export const Question = {
   AUDIT: 9,
   /** Rewrite the log so that it holds little more than what is alive. */
   COMPACT: 10,
+  /** The ids of the queues that the topic in a RouteQuestion goes to: Int32s. */
+  ROUTE: 11,
 } as const;
 
 /** Kinds of entries in a reply ring. */
@@ -90,6 +92,11 @@ export interface StoredInfo {
   readonly runAt: number;
   readonly errors: readonly StoredError[];
   readonly reason?: string;
+}
+
+/** JSON of a ROUTE question. */
+export interface RouteQuestion {
+  readonly topic: string;
 }
 
 /** JSON of DEAD_* questions. */

@@ -31,6 +31,8 @@ const commands = {
   async enqueueMany(queue: string, payloads: unknown[]) {
     return (await broker.queue(queue).enqueueMany(payloads)).map(({ id }) => id);
   },
+  publish: async (topic: string, payload: unknown) => (await broker.publish(topic, payload)).length,
+  bind: (pattern: string, queue: string) => broker.bind(pattern, queue),
   counts: (queue: string) => broker.queue(queue).counts(),
   get: (queue: string, id: number) => broker.queue(queue).get(id),
   cancel: (queue: string, id: number) => broker.queue(queue).cancel(id),
