@@ -24,7 +24,10 @@ export interface BrokerOptions {
   readonly jobsMax?: number;
   /** Most bytes of one encoded payload or result. Default 1 MiB, at most 8 MiB. */
   readonly payloadBytesMax?: number;
-  /** Bytes of payloads in memory at which enqueues begin to wait. Default 2 GiB, at most 3 GiB. */
+  /**
+   * Bytes of jobs in memory at which enqueues begin to wait. From three quarters of it on payloads of waiting jobs are
+   * kept in the log alone. Default 2 GiB, at most 3 GiB.
+   */
   readonly memoryBytes?: number;
   /** Slots (32 bytes) of the submit ring, a power of two. Default 262,144. */
   readonly ringSlots?: number;

@@ -1,4 +1,4 @@
-/** What the README shows compiles, runs, and does what it says. */
+/** What the README and the page about testing show compiles, runs, and does what it says. */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -9,21 +9,22 @@ import { CLI, resultsIn, scratch } from './command.js';
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 const README = readFileSync(join(ROOT, 'README.md'), 'utf8');
+const TESTING = readFileSync(join(ROOT, 'src', 'testing', 'TESTING.md'), 'utf8');
 
 interface Block {
   readonly language: string;
   readonly code: string;
 }
 
-function blocks(): Block[] {
-  return [...README.matchAll(/^```(\w+)\n([\s\S]*?)^```$/gm)].map(([, language, code]) => ({
+function blocks(page: string): Block[] {
+  return [...page.matchAll(/^```(\w+)\n([\s\S]*?)^```$/gm)].map(([, language, code]) => ({
     language: language!,
     code: code!,
   }));
 }
 
-/** A project that has millrace installed, with the README's files in it. */
-function project(): string {
+/** A project that has millrace installed, with a page's files in it. */
+function project(page = README): string {
   const dir = scratch();
   mkdirSync(join(dir, 'node_modules', '.bin'), { recursive: true });
   symlinkSync(ROOT, join(dir, 'node_modules', 'millrace'));
@@ -34,16 +35,16 @@ function project(): string {
   // npm makes an executable of it; tsc does not.
   writeFileSync(join(dir, 'node_modules', '.bin', 'millrace'), `#!/bin/sh\nexec node '${CLI}' "$@"\n`, { mode: 0o755 });
   writeFileSync(join(dir, 'package.json'), '{"type":"module"}\n');
-  for (const { code } of blocks()) {
+  for (const { code } of blocks(page)) {
     const name = /^\/\/ ([\w.]+)/.exec(code)?.[1];
     if (name !== undefined) writeFileSync(join(dir, name), code);
   }
   return dir;
 }
 
-/** Runs the README's shell block that starts with `start`. */
-function shell(dir: string, start: string): string {
-  const block = blocks().find(({ language, code }) => language === 'sh' && code.startsWith(start));
+/** Runs a page's shell block that starts with `start`. */
+function shell(dir: string, start: string, page = README): string {
+  const block = blocks(page).find(({ language, code }) => language === 'sh' && code.startsWith(start));
   expect(block, `a shell block that starts with ${start}`).toBeDefined();
   const { status, stdout, stderr } = spawnSync('sh', ['-ec', block!.code.replaceAll('npx ', 'node_modules/.bin/')], {
     cwd: dir,
@@ -74,4 +75,8 @@ it('links to what is there, and names the scripts that are there', () => {
   for (const [, link] of README.matchAll(/\]\(([^)]+)\)/g)) expect(existsSync(join(ROOT, link!))).toBe(true);
   const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as { scripts: object };
   expect(Object.keys(scripts)).toEqual(expect.arrayContaining(['start', 'test', 'build']));
+});
+
+it('shows how to test', () => {
+  expect(shell(project(TESTING), 'npx tsc', TESTING)).toBe('all as promised\n');
 });
