@@ -13,6 +13,7 @@ import {
   BODY,
   bytesOf,
   checksumOf,
+  clearMarks,
   HEADER_BYTES,
   ImageAt,
   lengthWord,
@@ -192,6 +193,7 @@ export class Encoder {
     i32[word + 4] = queue;
     i32[word + 5] = priority;
     u8.set(arena.u8.subarray(bodyAt, bodyAt + bodyBytes), offset + BODY);
+    clearMarks(this.memory, offset);
     u8.fill(0, offset + BODY + bodyBytes, tail);
     f64[(tail + ImageAt.RUN_AT) >>> 3] = runAtMs;
     i32[(tail + ImageAt.COUNTS) >>> 2] = counts;

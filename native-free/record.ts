@@ -155,8 +155,11 @@ export function jobLevelOf(memory: Memory, offset: number): Level {
   return (memory.i32[(offset + At.SIZE) / 4]! >>> 30) as Level;
 }
 
-/** A bit of SIZE that no record has: the body is in an arena, without its payload (`schedule/pager`). */
+/** Bits of SIZE that no record has, only bodies in an arena. The payload is not there (`schedule/pager`). */
 const PAGED_OUT = 1 << 24;
+/** The scheduler keeps a checkpoint of the job. */
+const CHECKPOINTED = 1 << 25;
+const MARKS = PAGED_OUT | CHECKPOINTED;
 
 export function isPagedOut(memory: Memory, offset: number): boolean {
   return (memory.i32[(offset + At.SIZE) / 4]! & PAGED_OUT) !== 0;
@@ -164,6 +167,19 @@ export function isPagedOut(memory: Memory, offset: number): boolean {
 
 export function markPagedOut(memory: Memory, offset: number): void {
   memory.i32[(offset + At.SIZE) / 4]! |= PAGED_OUT;
+}
+
+export function isCheckpointed(memory: Memory, offset: number): boolean {
+  return (memory.i32[(offset + At.SIZE) / 4]! & CHECKPOINTED) !== 0;
+}
+
+export function markCheckpointed(memory: Memory, offset: number): void {
+  memory.i32[(offset + At.SIZE) / 4]! |= CHECKPOINTED;
+}
+
+/** A body on its way from an arena into the log. */
+export function clearMarks(memory: Memory, offset: number): void {
+  memory.i32[(offset + At.SIZE) / 4]! &= ~MARKS;
 }
 
 /** attemptsMax of an ENQUEUE, attempts of a RETRY or DEAD. */

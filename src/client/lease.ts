@@ -7,7 +7,9 @@ import { tokenOf } from '../schedule/lease.js';
 import { Question } from '../schedule/questions.js';
 import type { Port } from './port.js';
 import type { QueueCore } from './queue-core.js';
-import { acknowledge, encodeResult, giveUp, isHeld, tryExtend, trySettle } from './settle.js';
+import { acknowledge, checkpoint, decodeResult, encodeResult, giveUp, isHeld, tryExtend, trySettle } from './settle.js';
+
+const NOTHING = new Uint8Array(0);
 
 export interface FailOptions {
   /** Milliseconds until the next attempt, instead of the queue's backoff. */
@@ -34,6 +36,8 @@ export class Lease<Payload = unknown> {
   /** Failed attempts and crashes before this run. */
   readonly attempts: number;
   readonly crashes: number;
+  /** An earlier run left a checkpoint. */
+  readonly checkpointed: boolean;
   readonly #core: QueueCore;
   #deadline: number;
   #abort: AbortController | undefined;
@@ -52,6 +56,7 @@ export class Lease<Payload = unknown> {
     deadline: number,
     tenant: string | undefined,
     timeout: number | undefined,
+    checkpointed: boolean,
   ) {
     this.#core = core;
     this.row = row;
@@ -66,6 +71,7 @@ export class Lease<Payload = unknown> {
     this.#deadline = deadline;
     this.tenant = tenant;
     this.timeout = timeout;
+    this.checkpointed = checkpointed;
   }
 
   get queue(): number {
@@ -136,6 +142,26 @@ export class Lease<Payload = unknown> {
     if (!this.#settle()) return false;
     giveUp(this.#port, this, this.#core.settings, undefined, { delayMs, givenBack: true });
     return true;
+  }
+
+  /** For workers: what `RunningJob.checkpoint` does. */
+  async checkpoint(value: unknown): Promise<void> {
+    const attempted = `checkpoint job ${this.id}`;
+    const port = this.#port;
+    port.checkSettle(attempted);
+    const encoded = encodeResult(port, value, this.#core.resultCoding, attempted, 'value') ?? NOTHING;
+    if (!this.held) {
+      const message = `cannot ${attempted}: its lease was lost`;
+      throw new MillraceError('ERR_MILLRACE_CANCELLED', message, { id: this.id });
+    }
+    checkpoint(port, this, this.attempts, this.crashes, encoded);
+    await port.ask(Question.SYNC, 0, this.#core.id);
+  }
+
+  /** For workers: the last checkpoint of an earlier run, undefined when there is none. */
+  async lastCheckpoint(): Promise<unknown> {
+    const { bytes } = await this.#port.ask(Question.CHECKPOINT, this.id, this.#core.id);
+    return bytes === undefined ? undefined : decodeResult(bytes);
   }
 
   /** For workers: the run ended in a way that has a reason of its own. `dead`: no further attempt. */

@@ -229,6 +229,7 @@ export class QueueCore {
       const crashes = (shared.counts[row]! >>> 16) & 0xff;
       const enqueuedAt = record.timeOf(arena, offset);
       const level = record.jobLevelOf(arena, offset);
+      const checkpointed = record.isCheckpointed(arena, offset);
       let tenant: string | undefined;
       if ((attributes & Attribute.TENANT) !== 0) {
         const at = record.attributeAt(arena, offset, Attribute.TENANT);
@@ -256,6 +257,7 @@ export class QueueCore {
           wallMs + visibleMs,
           tenant,
           timeout === 0 ? undefined : timeout,
+          checkpointed,
         ),
       );
       if (visibleMs < INTERVAL_MS_MAX && nowMs + visibleMs < armedMs) port.tell(Question.REARM, id, this.id, row);
@@ -269,7 +271,7 @@ export class QueueCore {
       return this.coding.decode(bytes);
     } catch (cause) {
       add(this.port.shared.queues, this.block + QueueWord.LEASED, 1);
-      const lease = new Lease(this, row, word, level, id, undefined, 1, 0, 0, 0, undefined, undefined);
+      const lease = new Lease(this, row, word, level, id, undefined, 1, 0, 0, 0, undefined, undefined, false);
       const why = `cannot decode the payload of job ${id}: ${shown(String(cause))}`;
       lease.fail(new MillraceError('ERR_MILLRACE_PAYLOAD_INVALID', why, { id }, cause));
       return FAILED;

@@ -77,6 +77,22 @@ export function acknowledge(port: Port, held: Held, result: string | Uint8Array 
   else port.flushSoon();
 }
 
+/** Writes how far a run is. `value` as `encodeResult` gave it. */
+export function checkpoint(
+  port: Port,
+  held: Held,
+  attempts: number,
+  crashes: number,
+  value: string | Uint8Array,
+): void {
+  const { outbox } = port;
+  const limits = limitsWord(attempts, crashes, 0);
+  const at = outbox.append(RecordType.CHECKPOINT, held.level, held.id, held.queue, held.row, port.wallMs(), limits);
+  if (typeof value === 'string') outbox.payloadText(at, value);
+  else outbox.payloadBytes(at, value);
+  outbox.finish(at);
+}
+
 /** What a failed run asks for besides the backoff. */
 export interface Failing {
   /** Milliseconds until the next attempt. Default: the queue's backoff. */
@@ -182,6 +198,7 @@ export function encodeResult(
   result: unknown,
   coding: Coding,
   attempted: string,
+  what = 'result',
 ): string | Uint8Array | undefined {
   if (result === undefined) return undefined;
   let encoded: string | Uint8Array;
@@ -197,7 +214,7 @@ export function encodeResult(
   if (bytes > limit) {
     throw new MillraceError(
       'ERR_MILLRACE_PAYLOAD_TOO_LARGE',
-      `cannot ${attempted}: the result is ${bytes} bytes, the limit is ${limit}`,
+      `cannot ${attempted}: the ${what} is ${bytes} bytes, the limit is ${limit}`,
       { bytes, limit },
     );
   }

@@ -22,6 +22,14 @@ export interface RunningJob {
   readonly enqueuedAt: number;
   /** The same as `signal.aborted` for code that never yields: a load of shared memory, so a tight loop can poll it. */
   cancelled(): boolean;
+  /**
+   * Says how far the job is; resolves when that is as durable as the job. The next run of this job sees it, whatever ended
+   * this one. JSON or a Uint8Array, up to `payloadBytesMax`; undefined takes the last one back.
+   * Rejects with ERR_MILLRACE_CANCELLED when the lease was lost, _PAYLOAD_INVALID, _PAYLOAD_TOO_LARGE, _CLOSED, _IO.
+   */
+  checkpoint(value: unknown): Promise<void>;
+  /** What an earlier run of this job said last; undefined when none has. */
+  readonly lastCheckpoint: unknown;
 }
 
 /** Does the work of one job. What it returns is the job's result; what it throws counts as a failed attempt. */
@@ -79,6 +87,7 @@ export async function runJob(
   const limit = bound ? undefined : (lease.timeout ?? timeoutMs);
   let timer: NodeJS.Timeout | undefined;
   let late: AbortController | undefined;
+  let lastCheckpoint: unknown;
   const job: RunningJob = {
     id: lease.id,
     token: lease.token,
@@ -89,6 +98,10 @@ export async function runJob(
     },
     enqueuedAt: lease.enqueuedAt,
     cancelled: () => !lease.held || late?.signal.aborted === true,
+    checkpoint: (value) => lease.checkpoint(value),
+    get lastCheckpoint() {
+      return lastCheckpoint;
+    },
   };
   const timedOut = (): MillraceError =>
     new MillraceError('ERR_MILLRACE_TIMEOUT', `job ${lease.id} ran longer than ${limit} ms`, { id: lease.id, limit });
@@ -101,6 +114,7 @@ export async function runJob(
     }, limit);
   }
   try {
+    if (lease.checkpointed) lastCheckpoint = await lease.lastCheckpoint();
     const returned = handler(lease.payload as never, job);
     const result = isThenable(returned) ? await returned : returned;
     return lease.ack(result);

@@ -88,6 +88,11 @@ export class Answers {
         const queues = this.#jobs.bindings.match(topic);
         return this.#reply(owner, request, queues.length, new Uint8Array(Int32Array.from(queues).buffer));
       }
+      case Question.CHECKPOINT: {
+        const bytes = this.#jobs.checkpoints.get(this.#jobs.find(id));
+        this.#reply(owner, request, bytes === undefined ? 0 : 1, bytes);
+        return;
+      }
       case ECHO:
         return this.#reply(owner, request, queue, undefined);
       default:

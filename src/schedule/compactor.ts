@@ -293,7 +293,8 @@ export class Compactor {
       limitsWord(jobs.table.attempts(row), jobs.table.crashes(row), state),
       REASONS.indexOf(jobs.reasons.get(row) ?? 'none'),
       errors === undefined ? NONE : utf8.encode(JSON.stringify(errors)),
-      jobs.results.get(row),
+      // Of a live job: its checkpoint.
+      state === ImageState.DONE ? jobs.results.get(row) : jobs.checkpoints.get(row),
     );
   }
 }

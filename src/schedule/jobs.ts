@@ -45,6 +45,7 @@ import { Event, State } from './transitions.js';
 
 const ERRORS_KEPT = 5;
 const DEAD_NEXT_KEPT = 16_384;
+const NONE = new Uint8Array(0);
 const text = new TextDecoder();
 const utf8 = new TextEncoder();
 
@@ -113,6 +114,8 @@ export class Jobs {
   readonly errors = new Map<number, StoredError[]>();
   readonly reasons = new Map<number, Reason>();
   readonly results = new Map<number, Uint8Array>();
+  /** What running jobs last said of how far they are, by row. */
+  readonly checkpoints = new Map<number, Uint8Array>();
   readonly bindings = new Bindings();
   listener: Listener | undefined;
   /** True while the log is replayed: nobody waits, and owners named in records are of an earlier run. */
@@ -124,6 +127,8 @@ export class Jobs {
   readonly #keys = new Map<string, number>();
   /** Of the jobs that left a dead list last, the id that stood behind them, 0 = none: for pages that go on there. */
   readonly #deadNext = new Map<number, number>();
+  /** Of jobs that the replay has not met: it may begin behind their ENQUEUE, and meet their IMAGE later. */
+  readonly #orphans = new Map<number, { readonly counts: number; readonly bytes: Uint8Array }>();
   #reservedBack = 0;
   #done = 0;
   /** Where the last position that was asked for lay. */
@@ -167,6 +172,8 @@ export class Jobs {
         return this.#pause(record.queueOf(memory, offset), true, record.rowOf(memory, offset) === COPIED);
       case RecordType.RESUME:
         return this.#pause(record.queueOf(memory, offset), false, false);
+      case RecordType.CHECKPOINT:
+        return this.#checkpoint(memory, offset);
       case RecordType.BIND:
       case RecordType.UNBIND:
         return this.#bind(memory, offset, position);
@@ -197,6 +204,7 @@ export class Jobs {
     this.settle();
     this.replaying = false;
     this.bindings.serve();
+    this.#orphans.clear();
     const { cells, queueCells } = this.shared;
     for (const queue of this.queues) {
       if (queue === undefined) continue;
@@ -408,6 +416,7 @@ export class Jobs {
     const errorsAt = tail + ImageAt.TEXTS;
     const errorBytes = memory.i32[(tail + ImageAt.ERRORS) >>> 2]!;
     const resultBytes = memory.i32[(tail + ImageAt.RESULT) >>> 2]!;
+    const resultAt = errorsAt + errorBytes;
     const runAt = memory.f64[(tail + ImageAt.RUN_AT) >>> 3]!;
     this.table.count(row, counts & 0xffff, (counts >>> 16) & 0xff);
     if (errorBytes > 0) {
@@ -426,18 +435,20 @@ export class Jobs {
         this.table.move(row, Event.BURY);
         this.reasons.set(row, REASONS[memory.i32[(tail + ImageAt.REASON) >>> 2]!] ?? 'none');
         this.#addDead(row, queue);
+        if (resultBytes > 0) this.#setCheckpoint(row, memory.u8.slice(resultAt, resultAt + resultBytes));
         return;
       case ImageState.DONE:
         this.table.move(row, Event.ENQUEUE);
         this.table.move(row, Event.FINISH_KEPT);
-        if (resultBytes >= 0) {
-          const at = errorsAt + errorBytes;
-          this.results.set(row, memory.u8.slice(at, at + resultBytes));
-        }
+        if (resultBytes >= 0) this.results.set(row, memory.u8.slice(resultAt, resultAt + resultBytes));
         this.delays.insert(row, runAt);
         return;
-      default:
+      default: {
         shared.queues[queue.block + QueueWord.LIVE]!++;
+        // A checkpoint that stands before the image may be later than it, and is never earlier.
+        const orphan = this.#orphans.get(shared.id[row]!);
+        if (orphan?.counts === this.#countsOf(row)) this.#setCheckpoint(row, orphan.bytes);
+        else if (resultBytes > 0) this.#setCheckpoint(row, memory.u8.slice(resultAt, resultAt + resultBytes));
         if (this.#waits(memory, offset, runAt)) {
           this.table.move(row, Event.ENQUEUE_LATER);
           this.#delayed(queue, 1);
@@ -446,7 +457,32 @@ export class Jobs {
           this.table.move(row, Event.ENQUEUE);
           this.#ready(row, queue);
         }
+      }
     }
+  }
+
+  /** A run's word of how far it is: only of the run that the job is in, by its counts. */
+  #checkpoint(memory: Memory, offset: number): void {
+    const id = record.idOf(memory, offset);
+    const at = offset + At.ATTRIBUTES;
+    const bytes = memory.u8.slice(at, at + record.sizeOf(memory, offset));
+    const counts = record.attemptsOf(memory, offset) | (record.crashesOf(memory, offset) << 16);
+    const row = this.find(id, record.rowOf(memory, offset));
+    if (row === 0) {
+      if (this.replaying) this.#orphans.set(id, { counts, bytes });
+    } else if (this.isLive(row) && this.#countsOf(row) === counts) {
+      this.#setCheckpoint(row, bytes);
+    }
+  }
+
+  #countsOf(row: number): number {
+    return this.table.attempts(row) | (this.table.crashes(row) << 16);
+  }
+
+  #setCheckpoint(row: number, bytes: Uint8Array): void {
+    this.liveBytes += bytes.length - (this.checkpoints.get(row)?.length ?? 0);
+    if (bytes.length === 0) this.checkpoints.delete(row);
+    else this.checkpoints.set(row, bytes);
   }
 
   #addDead(row: number, queue: QueueState): void {
@@ -479,6 +515,7 @@ export class Jobs {
     if (row === 0 || !this.isLive(row)) return;
     const queue = this.queueOf(row);
     this.#left(row, queue);
+    if (this.checkpoints.size > 0) this.#setCheckpoint(row, NONE);
     this.#done++;
     queue.tally.add(this.#segmentOf(this.shared.position[row]!));
     this.shared.queueCells[(queue.block + QueueWord.DONE) >>> 1]!++;
@@ -746,6 +783,7 @@ export class Jobs {
     this.#releaseKey(row);
     if (this.errors.size > 0) this.errors.delete(row);
     if (this.results.size > 0) this.results.delete(row);
+    if (this.checkpoints.size > 0) this.#setCheckpoint(row, NONE);
     this.liveBytes -= record.paddedBytes(this.pager.bytesOf(row) + BODY);
     this.pager.drop(row);
     this.ids.remove(row);

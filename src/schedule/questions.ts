@@ -25,6 +25,8 @@ export const Question = {
   COMPACT: 10,
   /** The ids of the queues that the topic in a RouteQuestion goes to: Int32s. */
   ROUTE: 11,
+  /** The last checkpoint of `id`, as it was encoded. */
+  CHECKPOINT: 12,
 } as const;
 
 /** Kinds of entries in a reply ring. */

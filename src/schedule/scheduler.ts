@@ -346,6 +346,7 @@ export class Scheduler implements Agent, Listener {
     for (; count < room; count++) {
       if (pager.out > 0 && !pager.tryBringIn(queue.order.peek(), count > 0 || ring.used() > 0)) break;
       const row = queue.order.pop();
+      if (this.#jobs.checkpoints.has(row)) record.markCheckpointed(shared.arena, this.#jobs.bodyOffset(row));
       const word = nextOffer(lease[row]!);
       shared.holder[row] = 0;
       store(lease, row, word);
