@@ -99,6 +99,8 @@ export interface EnqueueOptions {
   readonly key?: string;
   /** Milliseconds the key is held after the job is done. Default: until then. */
   readonly keyRetention?: number;
+  /** Milliseconds within which the job has to start, or it is dead with reason 'expired'. Default: it may wait for ever. */
+  readonly expiresIn?: number;
   /** Whose job it is. At most 255 bytes. */
   readonly tenant?: string;
   readonly attempts?: number;

@@ -30,8 +30,10 @@ export async function opened(options: BrokerOptions = {}, dir = temporaryDirecto
 }
 
 /** A broker whose time stands still until `clock.advance`. */
-export async function timed(options: BrokerOptions = {}): Promise<{ broker: Broker; clock: ManualClock; dir: string }> {
-  const dir = temporaryDirectory();
+export async function timed(
+  options: BrokerOptions = {},
+  dir = temporaryDirectory(),
+): Promise<{ broker: Broker; clock: ManualClock; dir: string }> {
   const clock = new ManualClock();
   return { broker: await opened({ ...options, clock }, dir), clock, dir };
 }

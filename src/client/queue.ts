@@ -393,6 +393,7 @@ export class Queue<Payload = unknown, Result = unknown> {
       fields.visibilityMs = 0;
       fields.timeoutMs = 0;
       fields.keyRetentionMs = Number.NaN;
+      fields.expiresAtMs = Number.NaN;
       fields.tenant = '';
       fields.key = '';
     } else {
@@ -443,6 +444,8 @@ export class Queue<Payload = unknown, Result = unknown> {
     fields.visibilityMs = options.span(a, 'visibility', given.visibility, 1, options.INTERVAL_MS_MAX, 0);
     fields.timeoutMs = options.span(a, 'timeout', given.timeout, 1, options.INTERVAL_MS_MAX, 0);
     fields.keyRetentionMs = options.span(a, 'keyRetention', given.keyRetention, 0, options.TIME_MS_MAX, Number.NaN);
+    const expiresIn = options.span(a, 'expiresIn', given.expiresIn, 1, options.TIME_MS_MAX - 1e13, Number.NaN);
+    fields.expiresAtMs = nowMs + expiresIn;
     fields.tenant = given.tenant === undefined ? '' : options.label(a, 'tenant', given.tenant);
     fields.key = given.key === undefined ? '' : options.label(a, 'key', given.key);
   }
@@ -485,6 +488,7 @@ const ITEM_KEYS = new Set<string>([
   'priority',
   'key',
   'keyRetention',
+  'expiresIn',
   'tenant',
   'attempts',
   'visibility',

@@ -34,6 +34,7 @@ import { LogReader, type SegmentPlace } from '../log/reader.js';
 import type { Storage } from '../log/storage.js';
 import { Bindings } from './bindings.js';
 import { DoneTally } from './done-tally.js';
+import { Expiries } from './expiries.js';
 import { JobTable } from './job-table.js';
 import { withState } from './lease.js';
 import type { Outcomes } from './outcomes.js';
@@ -117,6 +118,7 @@ export class Jobs {
   /** What running jobs last said of how far they are, by row. */
   readonly checkpoints = new Map<number, Uint8Array>();
   readonly bindings = new Bindings();
+  readonly expiries: Expiries;
   listener: Listener | undefined;
   /** True while the log is replayed: nobody waits, and owners named in records are of an earlier run. */
   replaying = true;
@@ -144,6 +146,7 @@ export class Jobs {
     this.ids = new IdMap(shared.id);
     this.leases = new TimingWheel({ when: shared.timer, next: shared.next, prev: shared.prev }, monotonicMs);
     this.delays = new TimingWheel({ when: shared.runAt, next: shared.next, prev: shared.prev }, wallMs);
+    this.expiries = new Expiries(shared.sizes.rows);
     this.wallMs = wallMs;
   }
 
@@ -258,6 +261,7 @@ export class Jobs {
 
   /** The wall clock went back: every row that waits for it is sorted in anew. */
   rewind(wallMs: number): void {
+    this.expiries.rewind(wallMs);
     this.delays.reset(wallMs);
     for (let row = 1; row < this.table.high; row++) {
       const state = this.table.state(row);
@@ -396,6 +400,8 @@ export class Jobs {
     shared.counts[row] = 0;
     shared.position[row] = position;
     this.ids.insert(row);
+    const expiresAt = record.attributeAt(memory, offset, Attribute.EXPIRES_AT);
+    if (expiresAt >= 0) this.expiries.insert(row, memory.f64[expiresAt >>> 3]!, this.wallMs);
     this.liveBytes += record.paddedBytes(bytes + BODY);
     return row;
   }
@@ -419,6 +425,7 @@ export class Jobs {
     const resultAt = errorsAt + errorBytes;
     const runAt = memory.f64[(tail + ImageAt.RUN_AT) >>> 3]!;
     this.table.count(row, counts & 0xffff, (counts >>> 16) & 0xff);
+    if (counts << 8 !== 0) this.expiries.cancel(row);
     if (errorBytes > 0) {
       const json = text.decode(memory.u8.slice(errorsAt, errorsAt + errorBytes));
       this.errors.set(row, JSON.parse(json) as StoredError[]);
@@ -550,6 +557,7 @@ export class Jobs {
     const queue = this.queueOf(row);
     this.#left(row, queue);
     const runAt = record.timeOf(memory, offset);
+    this.expiries.cancel(row);
     this.table.count(row, record.attemptsOf(memory, offset), record.crashesOf(memory, offset));
     const error = this.#failure(row, memory, offset);
     if (!this.replaying) {
@@ -786,6 +794,7 @@ export class Jobs {
     if (this.checkpoints.size > 0) this.#setCheckpoint(row, NONE);
     this.liveBytes -= record.paddedBytes(this.pager.bytesOf(row) + BODY);
     this.pager.drop(row);
+    this.expiries.cancel(row);
     this.ids.remove(row);
     this.table.give(row);
     this.#reservedBack++;

@@ -91,6 +91,7 @@ export class Scheduler implements Agent, Listener {
   #listening = 0;
   #refusedUntilMs = 0;
   readonly #onLease = (row: number): void => this.#leaseTimer(row);
+  readonly #onExpiry = (row: number): void => this.#expire(row);
   readonly #onDelay = (row: number): void => this.#jobs.due(row);
 
   constructor(
@@ -145,6 +146,7 @@ export class Scheduler implements Agent, Listener {
     let work = this.#follow();
     work += this.#jobs.leases.advance(this.#monotonicMs, this.#onLease);
     work += this.#jobs.delays.advance(this.#wallMs, this.#onDelay);
+    work += this.#jobs.expiries.advance(this.#wallMs, this.#onExpiry);
     work += this.#answers.retry();
     work += this.#deaths();
     // What compaction has copied must be in the ring before its job can be handed out (X2 in compactor.ts).
@@ -165,9 +167,11 @@ export class Scheduler implements Agent, Listener {
   }
 
   idleForMs(): number {
-    const { leases, delays } = this.#jobs;
+    const { leases, delays, expiries } = this.#jobs;
     let ms = leases.nextAtMs() - this.#monotonicMs;
-    if (delays.size > 0) ms = Math.min(ms, delays.nextAtMs() - this.#wallMs, WALL_LOOK_MS);
+    if (delays.size > 0 || expiries.waiting) {
+      ms = Math.min(ms, delays.nextAtMs() - this.#wallMs, expiries.nextAtMs() - this.#wallMs, WALL_LOOK_MS);
+    }
     if (this.#replies.waiting || this.#answers.waiting) ms = Math.min(ms, 1);
     ms = Math.min(ms, this.#compactor.idleForMs(this.#monotonicMs));
     if (this.#outbox.bytes > 0) ms = Math.min(ms, Math.max(1, this.#refusedUntilMs - this.#monotonicMs));
@@ -431,6 +435,18 @@ export class Scheduler implements Agent, Listener {
         // SETTLED: its record is on the way. If its thread dies first, #release finds it.
         return;
     }
+  }
+
+  /** The job should have started by now. One that a consumer is about to have has started. */
+  #expire(row: number): void {
+    const { table } = this.#jobs;
+    const state = table.state(row);
+    const isOffered = state === State.OFFERED && leaseState(load(this.#shared.lease, row)) === LeaseState.READY;
+    if ((state !== State.READY && state !== State.DELAYED && !isOffered) || this.#tryTakeOut(row) !== true) return;
+    const [attempts, crashes] = [table.attempts(row), table.crashes(row)];
+    const at = this.#append(RecordType.DEAD, row, this.#wallMs, attempts, crashes, 'expired');
+    this.#outbox.payloadText(at, JSON.stringify({ name: 'Error', message: 'the job did not start in time' }));
+    this.#outbox.finish(at);
   }
 
   /** The lease is over at the scheduler's hand: counted, and its holder told. */
