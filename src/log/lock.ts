@@ -29,11 +29,7 @@ export interface DirectoryLock {
 export async function lockDirectory(dir: string, storage: Storage = new DiskStorage()): Promise<DirectoryLock> {
   storage.ensureDirectory(dir);
   const holder = await tryHold(dir, storage);
-  if (holder === undefined) {
-    const pid = await holderPid(storage, dir);
-    const by = pid === undefined ? 'another process' : pid === process.pid ? `this process (${pid})` : `process ${pid}`;
-    throw new MillraceError('ERR_MILLRACE_LOCKED', `cannot open ${dir}: it is in use by ${by}`, { dir, pid });
-  }
+  if (holder === undefined) throw await inUse(storage, dir);
   try {
     writePid(storage, dir, `${process.pid}\n`);
   } catch (error) {
@@ -50,6 +46,24 @@ export async function lockDirectory(dir: string, storage: Storage = new DiskStor
       }
     },
   };
+}
+
+/** For tools that change nothing: whether somebody has the directory; while `look` runs nobody can take it. */
+export async function whileUnused<Result>(dir: string, look: () => Result): Promise<Result> {
+  const storage = new DiskStorage();
+  const holder = await tryHold(dir, storage);
+  if (holder === undefined) throw await inUse(storage, dir);
+  try {
+    return look();
+  } finally {
+    await holder();
+  }
+}
+
+async function inUse(storage: Storage, dir: string): Promise<MillraceError> {
+  const pid = await holderPid(storage, dir);
+  const by = pid === undefined ? 'another process' : pid === process.pid ? `this process (${pid})` : `process ${pid}`;
+  return new MillraceError('ERR_MILLRACE_LOCKED', `cannot open ${dir}: it is in use by ${by}`, { dir, pid });
 }
 
 /** undefined: somebody else has it; otherwise lets go. */

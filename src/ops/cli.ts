@@ -5,10 +5,13 @@
  */
 import { readFileSync } from 'node:fs';
 import { MillraceError } from '../errors.js';
+import { DUMP_HELP, dump } from './dump.js';
 import { FINGERPRINT_HELP, fingerprint } from './fingerprint.js';
+import { REPAIR_HELP, repair } from './repair.js';
 import { RUN_HELP, run } from './run.js';
 import { oneLine, paint } from './terminal.js';
 import { ExitCode, NotFoundError, UsageError } from './usage.js';
+import { VERIFY_HELP, verify } from './verify.js';
 
 interface Command {
   readonly summary: string;
@@ -19,6 +22,9 @@ interface Command {
 const COMMANDS: Readonly<Record<string, Command>> = {
   run: { summary: 'a handler over the lines of standard input, durably', help: RUN_HELP, run },
   fingerprint: { summary: 'hash, count and gzip every file of a directory', help: FINGERPRINT_HELP, run: fingerprint },
+  verify: { summary: 'check every byte of a log', help: VERIFY_HELP, run: verify },
+  repair: { summary: 'make a corrupt log open again', help: REPAIR_HELP, run: repair },
+  dump: { summary: 'the records of a log as lines of JSON', help: DUMP_HELP, run: dump },
 };
 
 const HELP = `Usage: millrace COMMAND [options]
