@@ -26,7 +26,7 @@ export interface Operation {
 /** What a faulty disk does to one operation: nothing, or write only so many bytes. It may also throw. */
 export type Fault = ((operation: Operation) => number | undefined) | ((operation: Operation) => void);
 
-export type Sector = 'durable' | 'live' | 'zero' | 'ones';
+export type Sector = 'durable' | 'live' | 'zero' | 'ones' | 'garbage';
 
 export class DiskStopped extends Error {
   override readonly name = 'DiskStopped';
@@ -63,11 +63,14 @@ export class MemoryStorage implements Storage {
 
   crash(
     sector: (name: string, index: number) => Sector = () => 'durable',
-    names: 'durable' | 'live' = 'durable',
+    names: 'durable' | 'live' | ((path: string) => 'durable' | 'live') = 'durable',
   ): MemoryStorage {
     const after = new MemoryStorage();
     after.#directories = new Set(this.#directories);
-    for (const [path, inode] of names === 'durable' ? this.#durableNames : this.#names) {
+    for (const path of new Set([...this.#durableNames.keys(), ...this.#names.keys()])) {
+      const which = typeof names === 'function' ? names(path) : names;
+      const inode = (which === 'durable' ? this.#durableNames : this.#names).get(path);
+      if (inode === undefined) continue;
       const bytes = torn(inode, (index) => sector(basename(path), index));
       const copy = new Inode();
       copy.live = bytes.slice();
@@ -254,6 +257,11 @@ function resized(bytes: Uint8Array, length: number): Uint8Array<ArrayBuffer> {
   return copy;
 }
 
+function byteOf(choice: Sector, at: number): number {
+  if (choice === 'garbage') return Math.imul(at + 1, 0x9e3779b1) >>> 24;
+  return choice === 'zero' ? 0 : 0xff;
+}
+
 /** A file after a power cut: sectors that are the same live and durable stay, the others are as `choose` says. */
 function torn(inode: Inode, choose: (index: number) => Sector): Uint8Array {
   const { live, durable } = inode;
@@ -279,7 +287,7 @@ function torn(inode: Inode, choose: (index: number) => Sector): Uint8Array {
     if (choice === 'live') result.set(live.subarray(from, to), from);
     else {
       // Garbage comes in place of what was being written; bytes that are the same live and durable are not touched.
-      for (let at = from; at < to; at++) if (live[at] !== durable[at]) result[at] = choice === 'zero' ? 0 : 0xff;
+      for (let at = from; at < to; at++) if (live[at] !== durable[at]) result[at] = byteOf(choice, at);
     }
   }
   return result;
