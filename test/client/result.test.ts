@@ -168,6 +168,7 @@ describe('a wait', () => {
     expect((await failureOf(() => early.result())).code).toBe('ERR_MILLRACE_RESULT_EXPIRED');
   });
 
+  // User report 41: a wait that timed out told from a job that failed.
   it('that takes too long has its own code, and leaves the job alone', async () => {
     const broker = await opened();
     const queue = broker.queue('jobs');

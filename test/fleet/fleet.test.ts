@@ -135,6 +135,7 @@ describe('a run in a thread', () => {
     expect(error).toMatchObject({ code: 'ERR_MILLRACE_DEAD', reason: 'rejected', cause: { message: 'no use' } });
   });
 
+  // User report 21: `process.exit()` in a worker is not noticed, and the next task goes to a zombie.
   for (const deed of [
     { do: 'exit', code: 7 },
     { do: 'stray', message: 'stray' },

@@ -21,6 +21,7 @@ describe('a function handler', () => {
     expect(seen!.signal.aborted).toBe(false);
   });
 
+  // User report 35: at full concurrency further jobs fail instead of waiting.
   it('is run on as many jobs at once as it is told, and the others wait', async () => {
     const broker = await opened();
     const queue = broker.queue<number, number>('jobs');

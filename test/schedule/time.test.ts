@@ -5,6 +5,7 @@ import { applied, opened, taken, timed, until } from '../brokers.js';
 const DAY = 86_400_000;
 const HOUR = 3_600_000;
 
+// User report 46: delays above 2^31 - 1 ms fire at once.
 describe('a delayed job', () => {
   for (const [what, delay] of [
     ['1 ms', 1],
