@@ -1,6 +1,6 @@
 /**
  * Puts each mutant into a copy of the sources, runs the tests that must kill it, and prints who survived:
- * `npm run mutants [-- PART OF A NAME]`. First the same tests must pass on the copy as it is.
+ * `npm run mutants [-- PARTS OF NAMES]`. First the same tests must pass on the copy as it is.
  *
  * A mutant is killed when a test fails, or when the tests hang and are stopped. One that breaks the run in another way,
  * such as a file that cannot be loaded, shows nothing and counts as a survivor.
@@ -19,8 +19,8 @@ const COPIED = ['src', 'native-free', 'test', 'dist', 'package.json', 'tsconfig.
 
 type Outcome = 'passed' | 'failed' | 'hung' | 'broken';
 
-const wanted = process.argv[2] ?? '';
-const mutants = MUTANTS.filter(({ name }) => name.includes(wanted));
+const wanted = process.argv.slice(2);
+const mutants = MUTANTS.filter(({ name }) => wanted.length === 0 || wanted.some((part) => name.includes(part)));
 const copy = mkdtempSync(join(tmpdir(), 'millrace-mutants-'));
 try {
   for (const name of COPIED) cpSync(join(root, name), join(copy, name), { recursive: true });

@@ -234,6 +234,10 @@ describe('a lease', () => {
     const leases = await queue.claim({ max: 3 });
     expect(leases.map(({ attempt }) => attempt)).toEqual([1, 1, 1]);
     expect(broker.stats().expired).toBe(0);
+    // And when it is claimed at last, it is there again.
+    clock.advance(1000);
+    await until('they expire', () => leases.every(({ held }) => !held));
+    expect(broker.stats().expired).toBe(3);
   });
 });
 
