@@ -11,6 +11,9 @@
  * I4  Data is written after the tail moved and before PUBLISHED is stored; readers load PUBLISHED before the data.
  * I5  Only a slot whose owner's thread is known to have exited is repaired, and only by the one consumer of the ring.
  * I6  Words read without `load` are guesses: an exchange or a load confirms them before they count.
+ *
+ * Branches that only a race reaches (an exchange that fails, a look that came too late) are taken by `test/interleave`,
+ * which explores every interleaving of this source; a test on one thread cannot get there.
  */
 import { compareExchange, load, store } from './atomics.js';
 

@@ -14,6 +14,7 @@ async function expectStale(lease: Lease): Promise<void> {
   expect(lease.fail(new Error('late'))).toBe(false);
   expect(lease.fail(new Error('late'), { dead: true })).toBe(false);
   expect(lease.giveBack()).toBe(false);
+  expect(lease.end(new Error('late'), 'timeout', true)).toBe(false);
   expect(lease.extend(1000)).toBe(false);
 }
 
@@ -66,6 +67,7 @@ describe('a stale lease', () => {
     const { id } = await queue.enqueue(1);
     const [lease] = await queue.claim();
     const { signal } = lease!;
+    expect(lease!.signal).toBe(signal);
     expect(await queue.cancel(id)).toBe(true);
     await expectStale(lease!);
     await until('its signal aborts', () => signal.aborted);

@@ -392,8 +392,7 @@ const RUN: readonly Mutant[] = [
     file: 'src/client/queue-core.ts',
     from: 'if (compareExchange(lease, row, ready, half) !== ready) continue;',
     to: 'store(lease, row, half);',
-    tests: ['test/schedule/states.test.ts'],
-    only: 'a paused queue',
+    tests: ['test/schedule/states.test.ts', ...LEASE],
   },
   {
     name: 'a stale ack is accepted',

@@ -177,6 +177,80 @@ describe('an ENQUEUE', () => {
   });
 });
 
+describe('an IMAGE', () => {
+  it('holds the body of any ENQUEUE, and behind it what became of the job', () => {
+    fc.assert(
+      fc.property(
+        fields,
+        payload,
+        fc.uint8Array({ maxLength: 80 }),
+        fc.option(fc.uint8Array({ maxLength: 80 })),
+        fc.nat(255),
+        (job, value, errors, result, state) => {
+          const from = new Encoder();
+          const at = append(from, job, value);
+          const bodyBytes = record.bodyEnd(from.memory, at) - at - record.BODY;
+          expect(at + record.BODY + bodyBytes).toBe(at + record.bytesOf(from.memory, at));
+
+          const encoder = new Encoder();
+          encoder.appendShort(RecordType.EPOCH, Level.FSYNC, 0, 0, 0, 0);
+          const image = encoder.bytes;
+          const counts = record.limitsWord(3, 2, state);
+          encoder.appendImage(
+            9,
+            job.queue,
+            job.priority,
+            job.level,
+            from.memory,
+            at + record.BODY,
+            bodyBytes,
+            5,
+            counts,
+            1,
+            errors,
+            result ?? undefined,
+          );
+          const { memory } = encoder;
+          expect([record.typeOf(memory, image), record.idOf(memory, image)]).toEqual([RecordType.IMAGE, 9]);
+          expect([record.queueOf(memory, image), record.rowOf(memory, image)]).toEqual([job.queue, job.priority]);
+          const body = memory.u8.slice(image + record.BODY, record.bodyEnd(memory, image));
+          expect(body).toEqual(from.memory.u8.slice(at + record.BODY, at + record.BODY + bodyBytes));
+          const tail = record.imageTail(memory, image);
+          expect(tail % 8).toBe(0);
+          expect(memory.f64[(tail + record.ImageAt.RUN_AT) / 8]).toBe(5);
+          expect(memory.i32[(tail + record.ImageAt.COUNTS) / 4]).toBe(counts);
+          expect(memory.i32[(tail + record.ImageAt.REASON) / 4]).toBe(1);
+          const texts = tail + record.ImageAt.TEXTS;
+          expect(memory.u8.slice(texts, texts + errors.length)).toEqual(errors);
+          expect(memory.i32[(tail + record.ImageAt.RESULT) / 4]).toBe(result?.length ?? -1);
+          const end = texts + errors.length;
+          expect(memory.u8.slice(end, end + (result?.length ?? 0))).toEqual(result ?? new Uint8Array(0));
+        },
+      ),
+    );
+  });
+});
+
+it('the mark of a body without its payload is no part of any other field', () => {
+  const encoder = new Encoder();
+  const at = append(encoder, { ...plain, level: Level.OS }, 'payload');
+  const { memory } = encoder;
+  expect(record.isPagedOut(memory, at)).toBe(false);
+  record.markPagedOut(memory, at);
+  expect(record.isPagedOut(memory, at)).toBe(true);
+  expect([record.sizeOf(memory, at), record.jobLevelOf(memory, at)]).toEqual([7, Level.OS]);
+});
+
+it('a reason that is not known is none', () => {
+  const encoder = new Encoder();
+  const reasons = [0, 1, record.REASONS.length, 255].map((reason) => {
+    const at = encoder.append(RecordType.DEAD, Level.FSYNC, 1, 1, 0, 0, record.limitsWord(1, 1, reason));
+    encoder.finish(at);
+    return record.reasonOf(encoder.memory, at);
+  });
+  expect(reasons).toEqual([record.REASONS[0], record.REASONS[1], 'none', 'none']);
+});
+
 describe('a checksum', () => {
   it('notices every single bit that flips, padding and lengths included', () => {
     const encoder = new Encoder();

@@ -50,6 +50,20 @@ describe('pushing and taking', () => {
     expect(ring.tryTakeMany(out, 3)).toBe(1);
   });
 
+  it.each([2, 4])('a look at the head of a ring of %i takes nothing, and sees nothing that was taken', (capacity) => {
+    const ring = ringAt(capacity).as(1);
+    for (let lap = 0; lap < 3 * capacity; lap++) {
+      expect(ring.peek()).toBe(0);
+      expect(ring.tryReserve(1)).toBe(true);
+      expect(ring.peek()).toBe(0);
+      ring.publish(ring.position);
+      expect(ring.tryTake()).toBe(true);
+      expect(ring.tryPush(7 + lap, 0)).toBe(true);
+      expect([ring.peek(), ring.peek(), ring.used()]).toEqual([7 + lap, 7 + lap, 1]);
+      expect(ring.tryTake()).toBe(true);
+    }
+  });
+
   it('a batch of more than the capacity never fits', () => {
     const ring = ringAt(4).as(1);
     expect(ring.tryPushMany(new Int32Array(10), 5)).toBe(false);

@@ -117,8 +117,9 @@ it('7: a log without checksums: a bit that flips in any of its bytes is noticed'
 
   const names = [segmentName(1), 'watermark'];
   const disk = new MemoryStorage();
-  for (const name of names) disk.put(`${DIR}/${name}`, readFileSync(join(dir, name)));
+  for (const name of names) disk.put(`${DIR}/${name}`, Uint8Array.from(readFileSync(join(dir, name))));
   const bytes = disk.bytes(LOG);
+  expect(recover(disk.clone(), DIR, () => {}).position).toBe(bytes.length - 64);
   const unnoticed: number[] = [];
   for (let at = 0; at < bytes.length; at++) {
     const flipped = bytes.slice();
