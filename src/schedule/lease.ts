@@ -46,3 +46,15 @@ export const COUNTER_RETIRED = 2 ** 28;
 export function tokenOf(epoch: number, word: number): number {
   return epoch * TOKEN_COUNTERS + leaseCounter(word);
 }
+
+/** More than a timer is ever late. */
+const LATE_MS_MAX = 2 ** 30;
+
+/**
+ * Milliseconds from `nowMs` to a lease's deadline, an Int32 that wraps; not positive when it has passed. A span may be as
+ * long as 2^31 - 1, and begin after `nowMs` was read: what would be a deadline of long ago is one that is far off.
+ */
+export function leftMs(deadline: number, nowMs: number): number {
+  const left = (deadline - (nowMs | 0)) | 0;
+  return left > -LATE_MS_MAX ? left : left + 2 ** 32;
+}

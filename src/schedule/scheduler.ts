@@ -41,7 +41,7 @@ import { POISON_CODES } from '../log/writer.js';
 import { Answers } from './answers.js';
 import { Compactor, type LogPlace } from './compactor.js';
 import { EVENT_EXPIRED, type Jobs, type Listener, type QueueState } from './jobs.js';
-import { leaseState, nextOffer, withState } from './lease.js';
+import { leaseState, leftMs, nextOffer, withState } from './lease.js';
 import { EVENT_OVERRUN, eventBit, Reply } from './questions.js';
 import type { Replies } from './replies.js';
 import { Event, State } from './transitions.js';
@@ -49,6 +49,8 @@ import { Event, State } from './transitions.js';
 const RESERVATIONS_A_STEP = 256;
 const OFFERS_A_STEP = 1024;
 const REFUSED_AGAIN_MS = 50;
+/** How often a lease without a deadline comes up. */
+const BOUND_LOOK_MS = 3_600_000;
 /** How often a parked scheduler looks at the wall clock while delayed jobs wait for it. */
 const WALL_LOOK_MS = 1000;
 
@@ -409,7 +411,9 @@ export class Scheduler implements Agent, Listener {
         this.#jobs.leases.insert(row, this.#monotonicMs + 1);
         return;
       case LeaseState.LEASED: {
-        const left = (load(shared.deadline, row) - (this.#monotonicMs | 0)) | 0;
+        // It lasts as long as its holder's thread, and is released when that exits.
+        const bound = shared.terms[row] === Terms.BOUND;
+        const left = bound ? BOUND_LOOK_MS : leftMs(load(shared.deadline, row), this.#monotonicMs);
         if (left > 0) {
           this.#jobs.leases.insert(row, this.#monotonicMs + left);
           return;
@@ -417,7 +421,7 @@ export class Scheduler implements Agent, Listener {
         // L4: from here the holder's extend waits for the verdict, so look once more at what it may just have stored.
         const expiring = withState(word, LeaseState.EXPIRING);
         if (compareExchange(shared.lease, row, word, expiring) !== word) return;
-        const more = (load(shared.deadline, row) - (this.#monotonicMs | 0)) | 0;
+        const more = leftMs(load(shared.deadline, row), this.#monotonicMs);
         if (more > 0) {
           store(shared.lease, row, word);
           this.#jobs.leases.insert(row, this.#monotonicMs + more);
@@ -516,7 +520,7 @@ export class Scheduler implements Agent, Listener {
     const jobs = this.#jobs;
     if (row <= 0 || row >= jobs.table.high || jobs.table.state(row) !== State.OFFERED) return;
     const queue = jobs.queueOf(row);
-    const left = Math.max(0, (load(this.#shared.deadline, row) - (this.#monotonicMs | 0)) | 0);
+    const left = Math.max(0, leftMs(load(this.#shared.deadline, row), this.#monotonicMs));
     queue.armMs = Math.max(1, Math.min(queue.armMs, left));
     jobs.leases.cancel(row);
     jobs.leases.insert(row, this.#monotonicMs + left);
