@@ -12,6 +12,8 @@
  * C5  Promises that are settled together are usually followed by enqueues together: the log writer is woken once for
  *     them, behind the last, so that they share a flush. It is woken at once for any other.
  * C6  When the event loop runs empty with records on their way, the process waits for them: an ack is not awaited.
+ * C7  A simulation has many ports on one thread and gives each a `Sleep`: then nothing here depends on real time, and
+ *     the port has no part in the life of its process.
  */
 import process from 'node:process';
 import { leaveGroup, wake, wakeAfterDeath } from '../../native-free/agent.js';
@@ -74,6 +76,9 @@ export interface ReadyWaiter {
   reject(error: Error): void;
 }
 
+/** Calls `woken` some time after `words[index]` has stopped being 1. */
+export type Sleep = (words: Int32Array, index: number, woken: () => void) => void;
+
 /** The log writer is woken at the latest for so many enqueues. */
 const BURST = 256;
 /** With more enqueues than this on their way, a wake-up is shared by so many that it costs nothing. */
@@ -121,6 +126,8 @@ export class Port {
   /** Called once when the log is poisoned. */
   onPoison: ((error: MillraceError) => void) | undefined;
   readonly #block: number;
+  /** C7: undefined outside of simulations. */
+  readonly #sleep: Sleep | undefined;
   #positions = new Int32Array(1024);
   #settlers: (((outcome: unknown) => void) | undefined)[] = new Array(1024);
   #values: unknown[] = new Array(1024);
@@ -149,8 +156,15 @@ export class Port {
   #closed = false;
   #turnedMs = 0;
 
-  constructor(shared: Shared, clock: Clock, limits: PortLimits, random: () => number = Math.random) {
+  constructor(
+    shared: Shared,
+    clock: Clock,
+    limits: PortLimits,
+    random: () => number = Math.random,
+    sleep: Sleep | undefined = undefined,
+  ) {
     this.shared = shared;
+    this.#sleep = sleep;
     this.clock = clock;
     this.limits = limits;
     this.random = random;
@@ -161,6 +175,7 @@ export class Port {
     this.zeroMs = shared.cells[Cell.MONOTONIC_ZERO_MS]!;
     this.epoch = shared.control[Word.EPOCH]!;
     this.#refusalsSeen = load(shared.control, Word.REFUSALS);
+    if (sleep !== undefined) return;
     if (ports === undefined) {
       ports = new Set();
       process.on('beforeExit', () => {
@@ -205,7 +220,7 @@ export class Port {
 
   /** Whether this thread may have gone on for long without a turn of its event loop. */
   isTurnDue(): boolean {
-    return performance.now() - this.#turnedMs > TURN_MS;
+    return this.#sleep === undefined && performance.now() - this.#turnedMs > TURN_MS;
   }
 
   async turn(): Promise<void> {
@@ -283,6 +298,7 @@ export class Port {
     const behind = (): boolean => ((load(control, Word.SUBMIT_HEAD) - committed) | 0) < 0 || !enough();
     if (!behind()) return;
     wake(control, Word.SCHEDULER_ASLEEP);
+    if (this.#sleep !== undefined) return;
     const until = performance.now() + maxMs;
     while (behind() && performance.now() < until);
   }
@@ -512,7 +528,7 @@ export class Port {
     const { owners } = this.shared;
     const wants = this.#wants();
     if (wants === 0) return;
-    if (this.#count > 0 && this.#count <= POLLED_MAX && this.#poller.again(this.#positions[this.#first]!)) {
+    if (this.#polls()) {
       store(owners, this.#block + OwnerWord.ASLEEP, 0);
       return;
     }
@@ -525,10 +541,20 @@ export class Port {
     }
     // One that is still outstanding, from an earlier reason or before a poll, serves as well.
     if (this.#waiting) return;
+    if (this.#sleep !== undefined) {
+      this.#waiting = true;
+      this.#sleep(owners, this.#block + OwnerWord.ASLEEP, this.#attendNow);
+      return;
+    }
     const waited = Atomics.waitAsync(owners, this.#block + OwnerWord.ASLEEP, 1);
     this.#waiting = true;
     if (waited.async) waited.value.then(this.#attendNow);
     else queueMicrotask(this.#attendNow);
+  }
+
+  #polls(): boolean {
+    if (this.#sleep !== undefined || this.#count === 0 || this.#count > POLLED_MAX) return false;
+    return this.#poller.again(this.#positions[this.#first]!);
   }
 
   #wants(): number {
@@ -591,6 +617,7 @@ export class Port {
   }
 
   #hold(): void {
+    if (this.#sleep !== undefined) return;
     let holding =
       this.#retained > 0 ||
       this.#count > 0 ||
