@@ -102,6 +102,8 @@ export const OwnerWord = {
   LEFT: 6,
   /** The exit code of the owner's thread + 1, 0 = unknown. */
   EXIT: 7,
+  /** How often the number has been taken: an answer that comes late must not reach the next to have it. */
+  GENERATION: 8,
   ASLEEP: LINE,
   WANTS: LINE + 1,
   REPLY_TAIL: 2 * LINE,

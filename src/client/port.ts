@@ -90,6 +90,10 @@ export interface PortLimits {
   readonly payloadBytesMax: number;
 }
 
+/** The requests of one port are far from those of the one that had its number before. */
+const REQUESTS = 2 ** 20;
+const GENERATIONS = 2 ** 11 - 1;
+
 /** Longest time that claims and handlers follow each other without a turn of the event loop. */
 const TURN_MS = 8;
 
@@ -140,7 +144,7 @@ export class Port {
   readonly #rooms: RoomWaiter[] = [];
   readonly #readies = new Set<ReadyWaiter>();
   readonly #lost = new Map<number, { word: number; lost: () => void }>();
-  #nextRequest = 1;
+  #nextRequest: number;
   #waiting = false;
   #flushing = false;
   #bursting = false;
@@ -170,6 +174,8 @@ export class Port {
     this.random = random;
     this.owner = takeOwner(shared);
     this.#block = this.owner * OwnerWord.WORDS;
+    const generation = add(shared.owners, this.#block + OwnerWord.GENERATION, 1);
+    this.#nextRequest = 1 + (generation % GENERATIONS) * REQUESTS;
     this.ring = new Ring(shared.submitPlace, this.owner);
     this.outbox = new Outbox(shared, this.ring);
     this.zeroMs = shared.cells[Cell.MONOTONIC_ZERO_MS]!;
