@@ -110,16 +110,25 @@ export class Gather {
     buffers.push(this.#packed.u8.subarray(0, this.bytes));
   }
 
-  /** Marks every record that was to be logged as refused, for the scheduler to skip. */
+  /**
+   * Marks every record that was to be logged as refused, for the scheduler to skip. Jobs of level MEMORY too: their
+   * producers are told by position, as those of the others are.
+   */
   refuse(): void {
     const { i32 } = this.#shared.slots;
-    for (let run = 0; run < this.#runCount; run++) {
-      const to = this.#runs[2 * run + 1];
-      for (let at = this.#runs[2 * run]; at < to; ) {
+    for (let position = (this.next - this.slots) | 0; position !== this.next; ) {
+      const count = this.#ring.countAt(position);
+      let at = this.#shared.slotOffset(position);
+      const end = at + count * SLOT_BYTES;
+      while (at < end) {
         const word = i32[(at + 4) >>> 2];
-        i32[(at + 4) >>> 2] = (word & 0x3fffffff) | (Level.REFUSED << 30);
+        const type = (word >>> 24) & 0x3f;
+        if (type === RecordType.VOID) break;
+        const isRefused = type === RecordType.ENQUEUE || (type < RecordType.ASK && word >>> 30 < Level.MEMORY);
+        if (isRefused) i32[(at + 4) >>> 2] = (word & 0x3fffffff) | (Level.REFUSED << 30);
         at += ((word & LENGTH_MASK) + (SLOT_BYTES - 1)) & ~(SLOT_BYTES - 1);
       }
+      position = (position + count) | 0;
     }
   }
 
