@@ -175,7 +175,8 @@ export class LogWriter implements Agent {
 
   #work(): number {
     const closing = load(this.#shared.control, Word.STATE) === BrokerState.CLOSED;
-    if (this.error !== undefined) {
+    // The scheduler may have met the disk's first failure: it is the last operation all the same (W3).
+    if (this.error !== undefined || load(this.#shared.control, Word.POISON) !== 0) {
       if (closing) this.#finish();
       return 0;
     }
@@ -193,7 +194,10 @@ export class LogWriter implements Agent {
       }
       return 0;
     }
-    if (this.#lingerMs > 0 && !closing && !gather.full && this.#lingers()) return 0;
+    if (this.#lingerMs > 0 && !closing && !gather.full && this.#lingers()) {
+      this.#sink.tend();
+      return 0;
+    }
     this.#commit();
     return slots;
   }
