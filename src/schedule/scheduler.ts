@@ -92,6 +92,9 @@ export class Scheduler implements Agent, Listener {
   #deathsSeen = 0;
   #listening = 0;
   #refusedUntilMs = 0;
+  /** Records that the disk was too full for: are some in the outbox, and up to where in the ring are the others. */
+  #hasRefused = false;
+  #refusedTo = 0;
   readonly #onLease = (row: number): void => this.#leaseTimer(row);
   readonly #onExpiry = (row: number): void => this.#expire(row);
   readonly #onDelay = (row: number): void => this.#jobs.due(row);
@@ -113,6 +116,7 @@ export class Scheduler implements Agent, Listener {
     this.#outbox = new Outbox(shared, this.#ring);
     this.#cursor = this.#ring.head();
     this.#batchEnd = this.#cursor;
+    this.#refusedTo = this.#cursor;
     this.#compactor = new Compactor(shared, jobs, this.#outbox, log, {
       reply: (owner, request, status) => replies.send(owner, Reply.ANSWER, request, status, 0, 0),
       recall: (queue) => this.#recall(this.#groups[queue.group]!),
@@ -291,6 +295,7 @@ export class Scheduler implements Agent, Listener {
     const bytes = record.paddedBytes(record.bytesOf(memory, at));
     const copy = memory.u8.slice(at, at + bytes);
     this.#outbox.appendCopy(copy, Level.FSYNC);
+    this.#hasRefused = true;
     this.#refusedUntilMs = this.#monotonicMs + REFUSED_AGAIN_MS;
   }
 
@@ -531,6 +536,8 @@ export class Scheduler implements Agent, Listener {
     const { control, owners } = this.#shared;
     const deaths = load(control, Word.DEATHS);
     if (deaths === this.#deathsSeen) return 0;
+    // What a dead thread submitted may be among what the disk had no room for (S4).
+    if (this.#hasRefused || ((this.#cursor - this.#refusedTo) | 0) < 0) return 0;
     let work = 0;
     let open = false;
     const seen = load(control, Word.OWNERS_SEEN);
@@ -587,7 +594,9 @@ export class Scheduler implements Agent, Listener {
       }
     }
     this.#replies.drop(owner);
-    for (let group = 0; group < this.#groups.length; group++) leaveGroup(shared, group, owner);
+    // Those that have not been adopted yet, too: a wake-up that a dead owner gets is one that somebody else misses.
+    const groups = load(shared.control, Word.GROUPS);
+    for (let group = 0; group < groups; group++) leaveGroup(shared, group, owner);
     store(shared.owners, block + OwnerWord.CLAIMING, 0);
     store(shared.owners, block + OwnerWord.LEFT, 0);
     store(shared.owners, block + OwnerWord.EXIT, 0);
@@ -600,7 +609,10 @@ export class Scheduler implements Agent, Listener {
   #submit(): number {
     if (this.#outbox.bytes === 0 || this.#refusedUntilMs > this.#monotonicMs) return 0;
     const before = this.#outbox.waitingBytes;
-    this.#outbox.trySubmit();
+    if (this.#outbox.trySubmit() && this.#hasRefused) {
+      this.#hasRefused = false;
+      this.#refusedTo = this.#ring.tail();
+    }
     return before - this.#outbox.waitingBytes;
   }
 
