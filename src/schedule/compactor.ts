@@ -118,7 +118,7 @@ export class Compactor {
 
   /** The HEAD record is durable and applied: what is below it goes. */
   headCommitted(): void {
-    if (this.#phase !== Phase.HEADING) return;
+    if (this.#phase !== Phase.HEADING || load(this.#shared.control, Word.POISON) !== 0) return;
     const { cells } = this.#shared;
     const { storage, dir } = this.#log;
     try {
@@ -196,7 +196,8 @@ export class Compactor {
     for (const queue of this.#jobs.queues) {
       if (queue === undefined) continue;
       const done = queue.tally.below(this.#target);
-      if (queue.position < this.#boundary || done !== queue.tally.forgotten) {
+      const isClaimed = done === 0 || (done === queue.tally.forgotten && queue.claimed >= this.#boundary);
+      if (queue.position < this.#boundary || !isClaimed) {
         const at = outbox.append(RecordType.QUEUE, Level.FSYNC, 0, queue.id, 0, 0, 0);
         outbox.payloadText(at, JSON.stringify({ ...queue.config, done, head: this.#target } satisfies QueueRecord));
         outbox.finish(at);

@@ -69,6 +69,8 @@ export class QueueState {
   group = -1;
   /** Where the log holds the queue's latest declaration. */
   position = 0;
+  /** Where the log holds the last word on jobs that were done before its head (`done-tally`). */
+  claimed = 0;
   /** Whether a PAUSE or RESUME was applied that is not a copy. */
   pauseKnown = false;
   /** Replay met the queue's jobs before its declaration, which a compaction wrote again further on: see `#undeclared`. */
@@ -642,6 +644,7 @@ export class Jobs {
     }
     const state = this.queues[id]!;
     state.position = position;
+    if (config.done !== undefined) state.claimed = position;
     this.shared.queues[state.block + QueueWord.FLAGS]! |= QueueFlag.DECLARED;
     // In a run the settings are shared by whoever gives them, before the record is written.
     if (this.replaying && !isStale) {
