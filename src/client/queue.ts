@@ -306,7 +306,11 @@ export class Queue<Payload = unknown, Result = unknown> {
     const verdict = new Promise<Job<Result>>((resolve, reject) => {
       port.expect(request, {
         resolve: ({ status, id }) => resolve(new Job<Result>(port, id, port.end, status === 1)),
-        reject,
+        // The record is durable by then: the job may be accepted, or a duplicate.
+        reject: (cause) => {
+          const unknown = `cannot tell whether the job was accepted: ${cause.message}`;
+          reject(new MillraceError('ERR_MILLRACE_OUTCOME_UNKNOWN', unknown, {}, cause));
+        },
       });
     });
     verdict.catch(() => {});
