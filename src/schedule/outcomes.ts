@@ -14,7 +14,7 @@ export class Outcomes {
   readonly #watchers = new Map<number, number[]>();
   readonly #ids = new Float64Array(RECENT);
   readonly #status = new Uint8Array(RECENT);
-  readonly #bytes: (Uint8Array | undefined)[] = new Array(RECENT).fill(undefined);
+  readonly #bytes: (Uint8Array | undefined)[] = [];
   #next = 0;
 
   constructor(replies: Replies) {
