@@ -166,6 +166,18 @@ describe('cancel', () => {
     expect((await again.claim({ max: 5 })).map(({ id }) => id)).toEqual([jobs[2]!.id]);
   });
 
+  it('of a job that was offered leaves nothing behind that can be claimed', async () => {
+    const broker = await opened();
+    const queue = broker.queue<number>('jobs');
+    // From the first claim on jobs are offered.
+    expect(await queue.claim()).toEqual([]);
+    const jobs = await queue.enqueueMany([1, 2, 3]);
+    await applied(broker);
+    expect(await queue.cancel(jobs[1]!.id)).toBe(true);
+    expect((await queue.claim({ max: 5 })).map(({ payload }) => payload)).toEqual([1, 3]);
+    expect(queue.counts()).toMatchObject({ ready: 0, leased: 2 });
+  });
+
   it('and ack race for a lease, and exactly one of them has it', async () => {
     const broker = await opened();
     const queue = broker.queue<number>('jobs');
