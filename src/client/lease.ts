@@ -1,6 +1,7 @@
 /**
  * A lease: one run of one job, held by this thread until it is acked, failed or lost.
  */
+import { load } from '../../native-free/atomics.js';
 import { MillraceError } from '../errors.js';
 import { INTERVAL_MS_MAX, record, span, TIME_MS_MAX } from '../options.js';
 import { tokenOf } from '../schedule/lease.js';
@@ -176,11 +177,13 @@ export class Lease<Payload = unknown> {
     // Nothing is no span of time: there is no default.
     const whole = span(`extend job ${this.id}`, 'ms', ms ?? Number.NaN, 1, INTERVAL_MS_MAX, 1);
     this.#port.checkSettle(`extend job ${this.id}`);
+    const { deadline } = this.#port.shared;
+    const before = load(deadline, this.row);
     if (this.#settled || !tryExtend(this.#port, this, whole)) return false;
-    const deadline = this.#port.wallMs() + whole;
-    // The row's timer looks at the deadline when it fires; a deadline before that has to be pointed out.
-    if (deadline < this.#deadline) this.#port.tell(Question.REARM, this.id, this.#core.id, this.row);
-    this.#deadline = deadline;
+    this.#deadline = this.#port.wallMs() + whole;
+    // The row's timer looks at the deadline when it fires; one before that has to be pointed out.
+    const isEarlier = ((load(deadline, this.row) - before) | 0) < 0;
+    if (isEarlier) this.#port.tell(Question.REARM, this.id, this.#core.id, this.row);
     return true;
   }
 

@@ -47,8 +47,8 @@ export function tokenOf(epoch: number, word: number): number {
   return epoch * TOKEN_COUNTERS + leaseCounter(word);
 }
 
-/** More than a timer is ever late. */
-const LATE_MS_MAX = 2 ** 30;
+/** More than two threads' looks at the clock are ever apart. */
+const SKEW_MS_MAX = 2 ** 22;
 
 /**
  * Milliseconds from `nowMs` to a lease's deadline, an Int32 that wraps; not positive when it has passed. A span may be as
@@ -56,5 +56,5 @@ const LATE_MS_MAX = 2 ** 30;
  */
 export function leftMs(deadline: number, nowMs: number): number {
   const left = (deadline - (nowMs | 0)) | 0;
-  return left > -LATE_MS_MAX ? left : left + 2 ** 32;
+  return left > SKEW_MS_MAX - 2 ** 31 ? left : left + 2 ** 32;
 }

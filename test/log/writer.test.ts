@@ -717,7 +717,8 @@ describe('a full disk', () => {
         ['no', Level.REFUSED],
         ['neither', Level.REFUSED],
         ['', Level.FSYNC],
-        ['m', Level.MEMORY],
+        // Its producer is told by position, as those of the others are.
+        ['m', Level.REFUSED],
       ]);
       disk.capacity = Infinity;
       run.enqueue('after');

@@ -99,6 +99,7 @@ export class History {
     if (duplicate) {
       const holder = this.entries.find((other) => other.id === id);
       if (entry.key === '') fail(entry, 'a duplicate without a key');
+      if (id < 1) fail(entry, 'a duplicate of no job');
       if (holder !== undefined && (holder.key !== entry.key || holder.queue !== entry.queue)) {
         fail(entry, `said to be a duplicate of job ${holder.serial}, which has another key`);
       }
