@@ -694,10 +694,12 @@ export class Port {
   }
 
   #readReplies(): void {
+    // The owner number, and its replies, may be another's by now.
+    if (this.#closed) return;
     const { owners, replies, replyCells, arena } = this.shared;
     const tail = load(owners, this.#block + OwnerWord.REPLY_TAIL);
     let head = owners[this.#block + OwnerWord.REPLY_HEAD]!;
-    while (head !== tail) {
+    while (head !== tail && !this.#closed) {
       const at = (this.owner * REPLY_SLOTS + (head & (REPLY_SLOTS - 1))) * ReplyWord.WORDS;
       const ref = replies[at + ReplyWord.REF]!;
       const from = ref * ARENA_UNIT_BYTES;

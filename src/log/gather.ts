@@ -116,16 +116,25 @@ export class Gather {
    */
   refuse(): void {
     const { i32 } = this.#shared.slots;
+    this.eachRecord((type, at) => {
+      const word = i32[(at + 4) >>> 2]!;
+      const isRefused = type === RecordType.ENQUEUE || (type < RecordType.ASK && word >>> 30 < Level.MEMORY);
+      if (isRefused) i32[(at + 4) >>> 2] = (word & 0x3fffffff) | (Level.REFUSED << 30);
+    });
+  }
+
+  /** Calls `visit` for every record that was taken, with its byte offset in slot memory. Not for the hot path. */
+  eachRecord(visit: (type: number, at: number) => void): void {
+    const { i32 } = this.#shared.slots;
     for (let position = (this.next - this.slots) | 0; position !== this.next; ) {
       const count = this.#ring.countAt(position);
       let at = this.#shared.slotOffset(position);
       const end = at + count * SLOT_BYTES;
       while (at < end) {
-        const word = i32[(at + 4) >>> 2];
+        const word = i32[(at + 4) >>> 2]!;
         const type = (word >>> 24) & 0x3f;
         if (type === RecordType.VOID) break;
-        const isRefused = type === RecordType.ENQUEUE || (type < RecordType.ASK && word >>> 30 < Level.MEMORY);
-        if (isRefused) i32[(at + 4) >>> 2] = (word & 0x3fffffff) | (Level.REFUSED << 30);
+        visit(type, at);
         at += ((word & LENGTH_MASK) + (SLOT_BYTES - 1)) & ~(SLOT_BYTES - 1);
       }
       position = (position + count) | 0;

@@ -9,6 +9,7 @@
  *     everybody is woken, and no file is touched again. A flush that failed may report success the next time.
  * W4  No room is the exception: the file is cut back to the batch border, the batch's records are marked refused, and
  *     COMMITTED passes them so that they are skipped. The next batch tries again.
+ *     A declaration that was refused is owed: until it is written, its queue's jobs are refused as well.
  * W5  The epoch's batch is durable before the first record of the run is written.
  * W6  A dead owner is DRAINED when COMMITTED has passed every reservation it can have made.
  */
@@ -30,7 +31,7 @@ import {
   Wants,
   Word,
 } from '../../native-free/layout.js';
-import { Level, memoryOver, RecordType } from '../../native-free/record.js';
+import { Level, memoryOver, queueOf, RecordType } from '../../native-free/record.js';
 import { Ring } from '../../native-free/ring.js';
 import { MillraceError } from '../errors.js';
 import { BATCH_HEADER_BYTES } from './batch.js';
@@ -114,6 +115,8 @@ export class LogWriter implements Agent {
   readonly #drainAt = new Int32Array(OWNERS);
   readonly #isDraining = new Uint8Array(OWNERS);
   #draining = 0;
+  /** Queues whose declaration the full disk refused. */
+  readonly #owed = new Set<number>();
 
   constructor(options: LogWriterOptions) {
     const { shared, storage, dir, recovery, epoch, now } = options;
@@ -223,8 +226,9 @@ export class LogWriter implements Agent {
     const needsIds = this.#idsAhead() > this.#sink.idHigh;
     if (gather.records > 0 || needsIds) {
       gather.pushRuns(this.#sink.buffers());
-      if (this.#tryAppend(gather, gather.flush || needsIds)) {
+      if (!this.#isOwed() && this.#tryAppend(gather, gather.flush || needsIds)) {
         place = this.#sink.position - gather.bytes;
+        if (this.#owed.size > 0) this.#eachDeclared((queue) => this.#owed.delete(queue));
         if (load(control, Word.DISK_FULL) !== 0) store(control, Word.DISK_FULL, 0);
       } else {
         this.#refuse(from);
@@ -286,6 +290,7 @@ export class LogWriter implements Agent {
     const { control, cells } = this.#shared;
     store(control, Word.DISK_FULL, 1);
     if (this.#gather.records === 0) return;
+    this.#eachDeclared((queue) => this.#owed.add(queue));
     this.#gather.refuse();
     // A range that goes on where the last one ended takes it in: on a full disk the newest tells of all of them.
     const refusals = load(control, Word.REFUSALS);
@@ -294,6 +299,24 @@ export class LogWriter implements Agent {
     cells[at] = refusals !== 0 && cells[last + 1] === from ? cells[last] : from;
     cells[at + 1] = this.#cursor;
     add(control, Word.REFUSALS, 1);
+  }
+
+  /** Does the batch hold jobs of a queue whose declaration was refused, and not the declaration? */
+  #isOwed(): boolean {
+    if (this.#owed.size === 0) return false;
+    const owed = new Set(this.#owed);
+    this.#eachDeclared((queue) => owed.delete(queue));
+    let found = false;
+    this.#gather.eachRecord((type, at) => {
+      if (type === RecordType.ENQUEUE && owed.has(queueOf(this.#shared.slots, at))) found = true;
+    });
+    return found;
+  }
+
+  #eachDeclared(visit: (queue: number) => void): void {
+    this.#gather.eachRecord((type, at) => {
+      if (type === RecordType.QUEUE) visit(queueOf(this.#shared.slots, at));
+    });
   }
 
   /** Above every id that can be given out before COMMITTED moves again: the ring holds no more. */

@@ -381,9 +381,11 @@ export class Jobs {
     return this.shared.runAt[holder]! > atMs ? holder : undefined;
   }
 
-  /** In a log whose head was dropped jobs may stand before the record that declares their queue again. */
+  /**
+   * Jobs may stand before the record that declares their queue: in a log whose head was dropped, and in a batch behind
+   * one that a full disk refused.
+   */
   #undeclared(id: number): QueueState {
-    assert(this.replaying, 'a job of a queue that no record declared');
     const queue = new QueueState(id, this.shared, UNDECLARED);
     queue.declared = false;
     this.queues[id] = queue;

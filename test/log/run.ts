@@ -137,6 +137,15 @@ export class Run {
     return this.#submit(PRODUCER);
   }
 
+  /** Declares the queue of all jobs, in `bytes` bytes of JSON. */
+  declare(bytes = 2): number {
+    this.#encoder.clear();
+    const at = this.#encoder.append(RecordType.QUEUE, Level.FSYNC, 0, 1, 0, 0, 0);
+    this.#encoder.payloadText(at, '{}'.padEnd(bytes));
+    this.#encoder.finish(at);
+    return this.#submit(PRODUCER);
+  }
+
   /** Says that the log begins with this segment now. */
   head(segment: number): number {
     this.#encoder.clear();

@@ -729,6 +729,34 @@ describe('a full disk', () => {
     },
   );
 
+  it('refuses the jobs of a queue whose declaration it refused, until that is written', () => {
+    const { disk, run, room } = full();
+    const { control } = run.shared;
+    const commit = (): number[] => {
+      run.writer.step();
+      return run.release().map(({ level }) => level);
+    };
+    commit();
+    room(400);
+    run.declare(1000);
+    run.enqueue('no');
+    expect(commit()).toEqual([Level.REFUSED, Level.REFUSED]);
+    // There is room for this one, but after a crash nobody would know whose it is.
+    run.enqueue('no');
+    expect(commit()).toEqual([Level.REFUSED]);
+    expect(control[Word.DISK_FULL]).toBe(1);
+    disk.capacity = Number.POSITIVE_INFINITY;
+    run.enqueue('no');
+    expect(commit()).toEqual([Level.REFUSED]);
+    run.enqueue('in one batch with the declaration');
+    run.declare(1000);
+    expect(commit()).toEqual([Level.FSYNC, Level.FSYNC]);
+    run.enqueue('after');
+    expect(commit()).toEqual([Level.FSYNC]);
+    expect(control[Word.DISK_FULL]).toBe(0);
+    expect(textsIn(disk.crash())).toEqual(['before', 'in one batch with the declaration', 'after']);
+  });
+
   it('tells of refusals in a row by the newest range, of others by one each', () => {
     const { disk, run, room } = full();
     room(10);
