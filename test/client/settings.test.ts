@@ -97,9 +97,14 @@ it('a queue is set as it was after a restart, unless it is set anew', async () =
 it('a queue that nobody has set is set by the broker’s defaults on every thread', async () => {
   const broker = await opened({ durability: 'memory' });
   const thread = await attached(broker);
+  // What declares the queue is flushed.
   await thread.enqueue('jobs', 1);
+  await applied(broker);
+  await broker.queue('jobs').enqueue(2);
+  await applied(broker);
   const { flushes } = broker.stats();
-  await thread.enqueue('jobs', 2);
-  await broker.queue('jobs').enqueue(3);
+  await thread.enqueue('jobs', 3);
+  await broker.queue('jobs').enqueue(4);
+  await applied(broker);
   expect(broker.stats().flushes).toBe(flushes);
 });

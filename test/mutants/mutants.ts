@@ -515,8 +515,8 @@ const RUN: readonly Mutant[] = [
   {
     name: 'a lease that was made shorter lasts as long as before',
     file: 'src/client/lease.ts',
-    from: 'if (deadline < this.#deadline) this.#port.tell(',
-    to: 'if (deadline < 0) this.#port.tell(',
+    from: 'if (isEarlier) this.#port.tell(',
+    to: 'if (isEarlier && this.row < 0) this.#port.tell(',
     tests: LEASE,
   },
   {

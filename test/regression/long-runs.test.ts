@@ -6,7 +6,7 @@
 import { availableParallelism } from 'node:os';
 import type { QueueOptions, Worker } from 'millrace';
 import { expect, it } from 'vitest';
-import { applied, opened, soon, temporaryDirectory, timed } from '../brokers.js';
+import { applied, opened, soon, temporaryDirectory, timed, until } from '../brokers.js';
 
 type Spin = { readonly do: 'spin'; readonly ms: number };
 const handlers = new URL('../fleet/handlers/kinds.mjs', import.meta.url);
@@ -28,6 +28,8 @@ it('1, 4: threads that spin for ten visibility timeouts, as many as there are pr
   const { broker, queue, worker } = await scene(threads);
   const jobs = await queue.enqueueMany(Array.from({ length: 2 * threads }, () => LONG));
   await soon('they end', Promise.all(jobs.map((job) => job.result())));
+  // A thread counts its run after the ack has been told.
+  await until('all are counted', () => worker.stats().running === 0);
   expect(worker.stats()).toMatchObject({ completed: 2 * threads, failed: 0 });
   expect(broker.stats()).toMatchObject({ expired: 0, retried: 0 });
 });
@@ -37,6 +39,7 @@ it('2: a main thread that is blocked while a job runs in another', async () => {
   const job = await queue.enqueue(LONG);
   for (const until = performance.now() + 2 * LONG.ms; performance.now() < until; );
   await soon('it ends', job.result());
+  await until('it is counted', () => worker.stats().running === 0);
   expect(worker.stats()).toMatchObject({ completed: 1, failed: 0 });
   expect(broker.stats()).toMatchObject({ expired: 0, retried: 0 });
 });
