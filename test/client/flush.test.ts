@@ -131,10 +131,10 @@ describe('an enqueue', () => {
     };
     await lingered(queue.enqueue(0));
     const before = broker.stats();
-    const first = queue.enqueue(1);
+    const both = Promise.all([queue.enqueue(1), queue.enqueue(2)]);
     await new Promise((resolve) => setImmediate(resolve));
     expect(broker.stats().batches).toBe(before.batches);
-    await lingered(Promise.all([first, queue.enqueue(2)]));
+    await lingered(both);
     expect(broker.stats().batches - before.batches).toBe(1);
   });
 });
